@@ -1,0 +1,37 @@
+-- kernel_summary: GPU time by kernel name.
+--
+-- One row is one name and class within one trace; copies and memsets are in it under their own names.
+-- Times are sums of durations: kernels that run at the same time count each. Events without a sound time (see the
+-- macro is_timed) are left out.
+--
+-- Parameters:
+--   kind (text: all|kernel|memcpy|memset) = all: only events recorded as this kind
+-- Example: traceanalyzer query STORE kernel_summary -p kind=kernel
+-- Columns:
+--   run (text): name of the training run
+--   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   rank (number): rank of the process, NULL when not known
+--   part (number): which trace of this run, collector and rank, from 0
+--   name (text): name of the kernel or copy
+--   class (text): 'computation', 'communication' or 'memcpy'
+--   events (count): how often it ran
+--   total_ns (ns): sum of durations
+--   mean_ns (ns): mean duration
+--   median_ns (ns): median duration
+--   min_ns (ns): shortest
+--   max_ns (ns): longest
+--   share (0 to 1): of the total_ns of all rows of the trace
+SELECT
+    run, collector, rank, part, name, class,
+    count(*) AS events,
+    sum(dur_ns)::BIGINT AS total_ns,
+    avg(dur_ns) AS mean_ns,
+    median(dur_ns) AS median_ns,
+    min(dur_ns) AS min_ns,
+    max(dur_ns) AS max_ns,
+    sum(dur_ns) / NULLIF(sum(sum(dur_ns)) OVER (PARTITION BY run, collector, rank, part), 0) AS share
+FROM gpu_events
+WHERE is_timed(defect)
+    AND ($kind = 'all' OR kind = $kind)
+GROUP BY run, collector, rank, part, name, class
+ORDER BY run, collector, rank, part, total_ns DESC, name, class

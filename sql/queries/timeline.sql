@@ -1,0 +1,73 @@
+-- timeline: where the window of each GPU went.
+--
+-- One row is one device of one trace.
+-- All times are exact unions of half-open intervals [start, end), never sums. With C, M and P the unions of the
+-- intervals of class computation, communication and memcpy:
+-- computation = |C|, communication = |M|, exposed communication = |M without C|, memcpy = |P|,
+-- exposed memcpy = |P without C and M|, busy = |C and M and P together|,
+-- window = last end - first start, idle = window - busy, so that
+-- computation + exposed communication + exposed memcpy + idle = window.
+-- Events without a sound time (see the macro is_timed) are left out.
+--
+-- Example: traceanalyzer query STORE timeline
+-- Columns:
+--   run (text): name of the training run
+--   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   rank (number): rank of the process, NULL when not known
+--   part (number): which trace of this run, collector and rank, from 0
+--   device (number): index of the GPU as the collector numbers it
+--   window_ns (ns): first start to last end of GPU work
+--   computation_ns (ns): computation
+--   communication_ns (ns): communication, hidden or not
+--   exposed_communication_ns (ns): communication while nothing is computed
+--   memcpy_ns (ns): copies, hidden or not
+--   exposed_memcpy_ns (ns): copies while nothing is computed or communicated
+--   busy_ns (ns): any GPU work
+--   idle_ns (ns): no GPU work
+WITH events AS (
+    SELECT
+        run, collector, rank, part, trace_id, device, start_ns, end_ns,
+        (class = 'computation')::INT AS computes,
+        (class = 'communication')::INT AS communicates,
+        (class = 'memcpy')::INT AS copies
+    FROM gpu_events
+    WHERE is_timed(defect)
+),
+edges AS (
+    -- where an interval starts, one more is running; where it ends, one less
+    SELECT run, collector, rank, part, trace_id, device, start_ns AS t_ns, computes, communicates, copies
+    FROM events
+    UNION ALL
+    SELECT run, collector, rank, part, trace_id, device, end_ns AS t_ns, -computes, -communicates, -copies
+    FROM events
+),
+stretches AS (
+    -- From one edge to the next nothing changes. The order of edges at one moment does not matter: the stretches
+    -- between them have no length.
+    SELECT
+        run, collector, rank, part, trace_id, device,
+        COALESCE(lead(t_ns) OVER device_time - t_ns, 0) AS span_ns,
+        sum(computes) OVER running > 0 AS is_computing,
+        sum(communicates) OVER running > 0 AS is_communicating,
+        sum(copies) OVER running > 0 AS is_copying
+    FROM edges
+    WINDOW
+        device_time AS (PARTITION BY run, collector, rank, part, trace_id, device ORDER BY t_ns),
+        running AS (
+            PARTITION BY run, collector, rank, part, trace_id, device ORDER BY t_ns ROWS UNBOUNDED PRECEDING
+        )
+)
+SELECT
+    run, collector, rank, part, device,
+    sum(span_ns)::BIGINT AS window_ns,
+    COALESCE(sum(span_ns) FILTER (is_computing), 0)::BIGINT AS computation_ns,
+    COALESCE(sum(span_ns) FILTER (is_communicating), 0)::BIGINT AS communication_ns,
+    COALESCE(sum(span_ns) FILTER (is_communicating AND NOT is_computing), 0)::BIGINT AS exposed_communication_ns,
+    COALESCE(sum(span_ns) FILTER (is_copying), 0)::BIGINT AS memcpy_ns,
+    COALESCE(sum(span_ns) FILTER (is_copying AND NOT is_computing AND NOT is_communicating), 0)::BIGINT
+        AS exposed_memcpy_ns,
+    COALESCE(sum(span_ns) FILTER (is_computing OR is_communicating OR is_copying), 0)::BIGINT AS busy_ns,
+    COALESCE(sum(span_ns) FILTER (NOT (is_computing OR is_communicating OR is_copying)), 0)::BIGINT AS idle_ns
+FROM stretches
+GROUP BY run, collector, rank, part, trace_id, device
+ORDER BY run, collector, rank, part, device

@@ -1,0 +1,28 @@
+-- instants: points in time: memory events, iteration marks.
+--
+-- One row is one instant.
+--
+-- Columns:
+--   run (text): name of the training run
+--   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   rank (number): rank of the process in the training job, NULL when not known
+--   part (number): which trace of this run, collector and rank, from 0
+--   trace_id (text): short hash of the trace's content
+--   event_id (number): ordinal of the event in the trace file, from 0
+--   category (text): as recorded
+--   name (text): '[memory]' for allocations and frees
+--   scope (text): 't' thread, 'p' process, 'g' global
+--   pid (number): process id, NULL when the trace has no number there
+--   tid (number): thread id, NULL when the trace has no number there
+--   pid_text (text): what the trace says where pid is NULL
+--   tid_text (text): what the trace says where tid is NULL
+--   start_ns (ns): time on the trace's own clock
+--   args (JSON): all arguments as recorded
+SELECT
+    run, collector, rank, part, trace_id, event_id,
+    category, name, scope,
+    TRY_CAST(pid AS BIGINT) AS pid, TRY_CAST(tid AS BIGINT) AS tid,
+    CASE WHEN TRY_CAST(pid AS BIGINT) IS NULL THEN pid END AS pid_text,
+    CASE WHEN TRY_CAST(tid AS BIGINT) IS NULL THEN tid END AS tid_text,
+    start_ns, args
+FROM raw.instants

@@ -1,0 +1,10 @@
+-- kernels: kernel launches, with the columns of `gpu_events`.
+--
+-- One row is one event of kind 'kernel'.
+--
+-- Columns: as gpu_events
+SELECT
+    run, collector, rank, part, trace_id, event_id, kind, name, class, device, stream, start_ns, dur_ns, end_ns,
+    correlation_id, external_id, grid_x, grid_y, grid_z, block_x, block_y, block_z, bytes, defect, args
+FROM gpu_events
+WHERE kind = 'kernel'

@@ -1,0 +1,1 @@
+"""The command line: typer commands that parse options and call one function."""

@@ -1,0 +1,115 @@
+"""`traceanalyzer ingest`: trace files into a store."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceanalyzer import output
+from traceanalyzer.console import Console, ProgressLine
+from traceanalyzer.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceanalyzer.ingest.plan import Planned
+    from traceanalyzer.ingest.run import Outcome
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """Return a size such as '512MB', '2g' or '1000000' in bytes (K, M, G are powers of 1024).
+
+    Raises UsageError for anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"'{text}' is not a size: write it like 512MB or 2GB")
+    return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
+
+
+def ingest(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="Files, folders (searched), globs, or - for stdin.")
+    ],
+    store: Annotated[Path, typer.Option(help="The store to add to; made when it does not exist.")],
+    run: Annotated[str | None, typer.Option(help="Name of the training run. [default: the folder's name]")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of all the sources.")] = None,
+    rank_map: Annotated[
+        Path | None, typer.Option(help="Ranks by file name: JSON {name: rank} or lines name,rank.")
+    ] = None,
+    collector: Annotated[str, typer.Option(help="What wrote the traces: auto or pytorch.")] = "auto",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Threads that parse. [default: the processors]")] = None,
+    memory: Annotated[str, typer.Option(help="Memory to stay within, such as 512MB or 2GB.")] = "512MB",
+    replace: Annotated[bool, typer.Option("--replace", help="Drop earlier traces of the same run and rank.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what each file is and what would happen.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes, no progress.")] = False,
+) -> None:
+    """Read traces and store them as Parquet.
+
+    Example: traceanalyzer ingest results/ --store mystore --run baseline
+    """
+    from traceanalyzer.ingest.plan import STDIN, RankChoice, make_plan
+    from traceanalyzer.ingest.run import Ingest, Resources, cores, exit_code
+    from traceanalyzer.store.store import writing
+
+    console = Console(quiet=quiet)
+    ranks = RankChoice.from_options(rank, rank_map)
+    resources = Resources(jobs or cores(), parse_bytes(memory))
+    if STDIN in sources and len(sources) > 1:
+        raise UsageError("- (standard input) cannot be mixed with other sources")
+    if dry_run:
+        if STDIN in sources:
+            raise UsageError("--dry-run needs files: what comes on standard input cannot be read twice")
+        _print_plan(make_plan(sources, run=run, ranks=ranks, collector=collector))
+        return
+    if STDIN not in sources:  # find out that nothing is there before a store is made
+        plan = make_plan(sources, run=run, ranks=ranks, collector=collector)
+    with writing(store) as writer:
+        if STDIN in sources:
+            spooled = writer.staging / "stdin"
+            with spooled.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+            plan = make_plan([str(spooled)], run=run or "stdin", ranks=ranks, collector=collector)
+        with ProgressLine(console, len(plan)) as progress:
+            outcomes = Ingest(writer, ranks, resources, replace, progress).run(plan)
+    _print_outcomes(console, outcomes)
+    code = exit_code(outcomes)
+    if code:
+        raise typer.Exit(code)
+
+
+def _print_plan(plan: list[Planned]) -> None:
+    columns = ["file", "what", "action", "run", "collector", "rank", "rank_source", "bytes"]
+    rows = []
+    for item in plan:
+        reader = item.found.reader
+        action = "store" if reader else ("fail" if item.counts else "skip")
+        readable = (item.run, reader.collector, item.rank, item.rank_source) if reader else (None,) * 4
+        size = item.path.stat().st_size if item.path.exists() else None
+        rows.append((str(item.path), item.found.what, action, *readable, size))
+    output.write(columns, [rows], "table", None)
+
+
+def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
+    """Print a row per trace on stdout; problems and notes on stderr."""
+    rows = []
+    for outcome in outcomes:
+        path = str(outcome.planned.path)
+        if outcome.trace:
+            of, manifest = outcome.trace.identity, outcome.trace.manifest
+            count, seconds = manifest.trace["events_stored"], round(outcome.seconds, 2)
+            rows.append(
+                (path, outcome.state, of.run, of.collector, of.rank, of.part, count, outcome.gpu_events, seconds)
+            )
+        elif outcome.error:
+            (console.note if outcome.state == "skipped" else console.error)(str(outcome.error))
+        for note in outcome.notes:
+            console.note(f"{path}: {note}")
+    columns = ["file", "state", "run", "collector", "rank", "part", "events", "gpu_events", "seconds"]
+    if rows:
+        output.write(columns, [rows], "table", None)

@@ -1,0 +1,158 @@
+"""`traceanalyzer query`, `queries` and `schema`: ask a store, and see what can be asked."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceanalyzer import output
+from traceanalyzer.console import Console
+from traceanalyzer.errors import UsageError, did_you_mean
+
+Format = Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(output.FORMATS)}.")]
+Target = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
+
+if TYPE_CHECKING:
+    from traceanalyzer.engine.library import Parameter, SqlFile
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
+
+
+def query(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="The store to ask.")],
+    question: Annotated[
+        str, typer.Argument(metavar="QUERY", help="A named query, SQL text, a .sql file, or - for stdin.")
+    ],
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Parameter of a named query.")
+    ] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Only this run; can be repeated.")] = None,
+    rank: Annotated[list[str] | None, typer.Option(help="Only this rank (a number or unknown); repeatable.")] = None,
+    collector: Annotated[list[str] | None, typer.Option(help="Only this collector; can be repeated.")] = None,
+    device: Annotated[list[int] | None, typer.Option(help="Only this device; can be repeated.")] = None,
+    form: Format = "table",
+    target: Target = None,
+    allow_external: Annotated[
+        bool, typer.Option("--allow-external", help="Let SQL read other files, attach databases, write.")
+    ] = False,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Say which versions and traces the answer comes from.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
+) -> None:
+    """Answer a named query, or one SELECT over the views ('traceanalyzer schema' lists them).
+
+    Example: traceanalyzer query mystore timeline --rank 0 --format json
+    """
+    _check_format(form)
+    from traceanalyzer.engine import library
+    from traceanalyzer.engine.session import Filters, Session
+    from traceanalyzer.store.store import Store
+
+    console = Console(quiet=quiet)
+    named, text = _resolve(question)
+    parameters = _parameters(parameter or [])
+    found = library.named_query(named) if named else None
+    if found is None and parameters:
+        raise UsageError("-p gives parameters to a named query; in SQL, write the value into the text")
+    filters = Filters(tuple(run or ()), tuple(rank or ()), tuple(collector or ()), tuple(device or ()))
+    session = Session(Store(store), filters, allow_external=allow_external)
+    result = session.named(found, parameters) if found else session.sql(text, allow_external=allow_external)
+    if notes:
+        for line in session.provenance():
+            console.note(line)
+    output.write(result.columns, result.batches(), form, target)
+
+
+def _check_format(form: str) -> None:
+    if form not in output.FORMATS:
+        raise UsageError(f"unknown format '{form}'{did_you_mean(form, output.FORMATS)}")
+
+
+def _resolve(question: str) -> tuple[str | None, str]:
+    """Return (name of a named query or None, SQL text)."""
+    if question == "-":
+        return None, sys.stdin.read()
+    if question.endswith(".sql"):
+        path = Path(question)
+        if not path.is_file():
+            raise UsageError(f"{question}: no such file")
+        return None, path.read_text()
+    if _NAME.fullmatch(question.strip()):
+        return question.strip(), ""
+    return None, question
+
+
+def _parameters(given: list[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"-p {text}: write it as name=value")
+        values[name.strip()] = value
+    return values
+
+
+def queries(
+    name: Annotated[str | None, typer.Argument(help="Explain this query.")] = None,
+    form: Format = "table",
+    target: Target = None,
+) -> None:
+    """List the named queries, or explain one: parameters, columns and the SQL itself.
+
+    Example: traceanalyzer queries timeline
+    """
+    _check_format(form)
+    from traceanalyzer.engine import library
+
+    if name is None:
+        rows = [(q.name, q.summary, ", ".join(p.name for p in q.parameters)) for q in library.load("queries").values()]
+        output.write(["query", "answers", "parameters"], [rows], form, target)
+    else:
+        _explain(library.named_query(name), form, target)
+
+
+def schema(
+    view: Annotated[str | None, typer.Argument(help="List the columns of this view.")] = None,
+    form: Format = "table",
+    target: Target = None,
+) -> None:
+    """List the views that SQL can ask, or the columns of one.
+
+    Example: traceanalyzer schema gpu_events
+    """
+    _check_format(form)
+    from traceanalyzer.engine import library
+
+    views = library.load("views")
+    if view is None:
+        output.write(["view", "holds"], [[(v.name, v.summary) for v in views.values()]], form, target)
+        return
+    if view not in views:
+        raise UsageError(f"unknown view '{view}'{did_you_mean(view, views)} ('traceanalyzer schema' lists them)")
+    _explain(views[view], form, target)
+
+
+def _explain(file: SqlFile, form: str, target: Path | None) -> None:
+    """Print all that a file's header says; as a table also the SQL, in the other formats one row per column."""
+    if form != "table" or target:
+        rows = [(column.name, column.unit, column.doc) for column in file.columns]
+        output.write(["column", "unit", "holds"], [rows], form, target)
+        return
+    parts = [f"{file.name}: {file.summary}", file.description]
+    if file.parameters:
+        lines = [f"  -p {p.name}={p.default}  ({_type(p)}) {p.doc}" for p in file.parameters]
+        parts.append("\n".join(["Parameters:", *lines]))
+    parts.append("\n".join(["Columns:", *(f"  {c.name} ({c.unit}): {c.doc}" for c in file.columns)]))
+    if file.example:
+        parts.append(f"Example: {file.example}")
+    parts.append(f"SQL ({file.path}):\n\n{file.body}")
+    output.write_text("\n\n".join(parts))
+
+
+def _type(parameter: Parameter) -> str:
+    return "|".join(parameter.choices) or parameter.type

@@ -1,0 +1,1 @@
+"""Trace files into a store: what to read, in parallel, all or nothing."""

@@ -1,0 +1,311 @@
+"""Ingest: reads planned files in parallel and commits each to the store, or leaves no trace of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from traceanalyzer import __version__, schema
+from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, TraceAnalyzerError
+from traceanalyzer.ingest.plan import Planned, RankChoice
+from traceanalyzer.readers.base import BLOCK_SIZE, Facts
+from traceanalyzer.readers.source import ByteSource, content_hash, fingerprint
+from traceanalyzer.store.manifest import Identity, Manifest
+from traceanalyzer.store.store import TRACE_ID_LENGTH, StoredTrace, StoreWriter
+from traceanalyzer.store.writer import BYTES_PER_GROUP, TraceWriter, relabel, write_traces_row
+
+_DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+# Memory of an ingest, measured: what the process needs anyway, and what each byte of JSON under way costs
+# (the text, its parsed table, its typed columns).
+_BASE_MEMORY: Final = 200 << 20
+_BYTES_PER_BYTE: Final = 3
+_LEAST_BLOCK: Final = 500_000
+
+
+class Progress(Protocol):
+    """Told about files as they advance; called from several threads."""
+
+    def file_started(self, path: Path, size: int) -> None: ...
+
+    def file_advanced(self, path: Path, position: int, events: int) -> None: ...
+
+    def file_done(self, path: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Resources:
+    """How much of the machine an ingest may take: threads that parse, and bytes of memory."""
+
+    jobs: int
+    memory: int
+
+    def for_files(self, files: int) -> tuple[int, int, int, int]:
+        """Return (files at once, groups of blocks in memory per file, bytes per block, bytes per row group)."""
+        at_once = max(1, min(files, self.jobs))
+        lookahead = max(2, -(-(self.jobs + 1) // at_once))
+        under_way = at_once * lookahead * 4
+        block = (self.memory - _BASE_MEMORY) // (under_way * _BYTES_PER_BYTE)
+        return at_once, lookahead, max(_LEAST_BLOCK, min(BLOCK_SIZE, block)), BYTES_PER_GROUP // at_once
+
+
+@dataclass
+class Outcome:
+    """What became of one planned file."""
+
+    planned: Planned
+    state: str
+    """'stored', 'already stored', 'skipped' (not a trace) or 'failed'."""
+    trace: StoredTrace | None = None
+    error: TraceAnalyzerError | None = None
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def gpu_events(self) -> int:
+        return self.trace.manifest.rows["gpu_events"] if self.trace else 0
+
+
+@dataclass
+class Ingest:
+    """One ingest into a store: options, and what its threads share."""
+
+    writer: StoreWriter
+    ranks: RankChoice
+    resources: Resources
+    replace: bool
+    progress: Progress
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, plan: list[Planned]) -> list[Outcome]:
+        """Ingest the planned files; return one outcome per file, in the plan's order.
+
+        Problems with single files are in their outcomes. Raises MachineError when the machine fails (the traces
+        committed before stay), KeyboardInterrupt when interrupted.
+        """
+        at_once, lookahead, block_size, group_bytes = self.resources.for_files(sum(1 for p in plan if p.found.reader))
+        with (
+            ThreadPoolExecutor(self.resources.jobs, "parse") as parsers,
+            ThreadPoolExecutor(at_once, "file") as files,
+        ):
+
+            def one(planned: Planned, part: int | None) -> Outcome:
+                job = _FileIngest(self, planned, part, parsers, lookahead, block_size, group_bytes)
+                return job.run()
+
+            futures = [files.submit(one, planned, self._reserve_part(planned)) for planned in plan]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                self._stop.set()
+                _cancel(futures)
+                raise
+
+    def _reserve_part(self, planned: Planned) -> int | None:
+        """Number the parts in the plan's order, so that the outcome does not depend on which file is read first."""
+        reader = planned.found.reader
+        if reader is None:
+            return None
+        return self.writer.next_part(planned.run, reader.collector, planned.rank, replace=self.replace)
+
+    def check_stop(self) -> None:
+        if self._stop.is_set():
+            raise KeyboardInterrupt
+
+
+def _cancel(futures: list[Future[Outcome]]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+@dataclass
+class _FileIngest:
+    """One file on its way into the store."""
+
+    ingest: Ingest
+    planned: Planned
+    part: int | None
+    parsers: ThreadPoolExecutor
+    lookahead: int
+    block_size: int
+    group_bytes: int
+
+    def run(self) -> Outcome:
+        """Read and commit the file; everything staged is removed when that fails."""
+        started = time.monotonic()
+        path, problem = self.planned.path, self.planned.found.problem
+        if problem:
+            return Outcome(self.planned, "failed" if self.planned.counts else "skipped", error=problem)
+        folder = self.ingest.writer.new_folder()
+        try:
+            outcome = self._store(folder)
+        except TraceAnalyzerError as error:
+            if isinstance(error, MachineError):
+                raise
+            outcome = Outcome(self.planned, "failed", error=_about(path, error))
+        except OSError as error:
+            raise _machine_error(self.ingest.writer.store.root, error) from error
+        except MemoryError as error:
+            raise MachineError(f"{path}: out of memory; give a smaller --memory or fewer --jobs") from error
+        finally:
+            self.ingest.progress.file_done(path)
+            shutil.rmtree(folder, ignore_errors=True)
+        outcome.seconds = time.monotonic() - started
+        return outcome
+
+    def _store(self, folder: Path) -> Outcome:
+        reader = self.planned.found.reader
+        assert reader is not None
+        assert self.part is not None
+        path, run, collector = self.planned.path, self.planned.run, reader.collector
+        size = path.stat().st_size
+        self.ingest.progress.file_started(path, size)
+        mark = fingerprint(path)
+        stored = self.ingest.writer.with_fingerprint(run, collector, mark)
+        if stored and stored.manifest.content_hash == content_hash(path, self.ingest.check_stop):
+            return self._already(stored)
+        identity = Identity(run, collector, self.planned.rank, self.part, mark[:TRACE_ID_LENGTH])
+        with ByteSource(path, self._watch) as source:
+            self._source, self._events = source, 0
+            reading = reader.read(source, self.parsers, lookahead=self.lookahead, block_size=self.block_size)
+            tables = TraceWriter(folder, identity, self.group_bytes)
+            try:
+                for batch in reading:
+                    for table, rows in batch.tables.items():
+                        tables.append(table, rows)
+                    self._events += batch.events
+            finally:
+                rows_of = tables.close()
+            digest = source.digest
+        if not self._events:
+            raise NothingToAnalyse("the trace holds no events")
+        rank, rank_source = self.ingest.ranks.of(path, reading.facts.rank)
+        settled = replace(
+            identity,
+            rank=rank,
+            part=self.part
+            if rank == identity.rank
+            else self.ingest.writer.next_part(run, collector, rank, replace=self.ingest.replace),
+            trace_id=self.ingest.writer.free_trace_id(run, collector, rank, mark, digest),
+        )
+        if settled != identity:
+            identity = settled
+            relabel(folder, identity)
+        trace = _trace_row(reading.facts, self._events, rows_of, path, size, rank_source)
+        write_traces_row(folder, identity, trace)
+        old = self.ingest.writer.others(run, collector, rank)
+        manifest = Manifest(
+            schema_version=schema.VERSION,
+            tool_version=__version__,
+            identity=identity,
+            sequence=0,
+            content_hash=digest,
+            fingerprint=mark,
+            trace=trace,
+            rows=rows_of,
+            replaces=[t.identity.trace_id for t in old] if self.ingest.replace else [],
+        )
+        committed, is_new = self.ingest.writer.commit(folder, manifest)
+        if not is_new:
+            return self._already(committed)
+        return Outcome(self.planned, "stored", committed, notes=_notes(committed, old, self.ingest.replace))
+
+    def _already(self, stored: StoredTrace) -> Outcome:
+        of = stored.identity
+        notes = [f"the same content is in the store as run {of.run}, rank {_text(of.rank)}, part {of.part}"]
+        if self.ingest.replace and (removed := self.ingest.writer.keep_only(stored)):
+            notes.append(f"removed {len(removed)} other part(s) of that rank (--replace)")
+        return Outcome(self.planned, "already stored", stored, notes=notes)
+
+    def _watch(self) -> None:
+        self.ingest.check_stop()
+        self.ingest.progress.file_advanced(self.planned.path, self._source.raw_position, self._events)
+
+
+def _text(rank: int | None) -> str:
+    return "unknown" if rank is None else str(rank)
+
+
+def _about(path: Path, error: TraceAnalyzerError) -> TraceAnalyzerError:
+    """Put the file's name in front of a reader's message that does not have it."""
+    text = str(error)
+    return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
+
+
+def _machine_error(root: Path, error: OSError) -> TraceAnalyzerError:
+    if error.errno in _DISK_FULL or "No space left" in str(error):
+        return MachineError(f"{root}: the disk is full ({error.strerror or error}); nothing of this trace was stored")
+    return MachineError(f"{root}: cannot be written: {error}")
+
+
+def _trace_row(
+    facts: Facts, events: int, rows: dict[str, int], path: Path, size: int, rank_source: str
+) -> dict[str, object]:
+    """Return the row of `traces`: the columns of `schema.TRACE_COLUMNS`."""
+    stored = sum(rows.values())
+    if stored != events:
+        raise InputError(f"{events:,} events were read but {stored:,} stored: a fault of this tool, please report it")
+    return {
+        "world_size": facts.world_size,
+        "rank_source": rank_source,
+        "path": str(path.absolute()),
+        "bytes": size,
+        "host": facts.host,
+        "pid": facts.pid,
+        "device_name": facts.device_name,
+        "profiler": facts.profiler,
+        "clock_base_ns": facts.clock_base_ns,
+        "clock_domain": facts.clock_domain,
+        "complete": facts.complete,
+        "events_read": events,
+        "events_stored": stored,
+        "events_rejected": events - stored,
+        "warnings": [*facts.warnings, *_warnings(rows, rank_source)],
+    }
+
+
+def _warnings(rows: dict[str, int], rank_source: str) -> list[str]:
+    found = []
+    if not rows["gpu_events"]:
+        seen = sorted(((count, table) for table, count in rows.items() if count), reverse=True)
+        found.append(f"no GPU events; the trace holds {', '.join(f'{n:,} {table}' for n, table in seen)}")
+    if rank_source == "unknown":
+        found.append("the rank is not known: neither the trace nor its name says it (--rank, --rank-map)")
+    elif rank_source not in ("distributedInfo", "--rank", "--rank-map"):
+        found.append(f"the rank was taken from the {rank_source}, the trace does not say it")
+    return found
+
+
+def _notes(trace: StoredTrace, old: list[StoredTrace], replaced: bool) -> list[str]:
+    notes = list(trace.manifest.trace["warnings"])
+    of = trace.identity
+    if old and replaced:
+        notes.append(f"replaced {len(old)} earlier part(s) of rank {_text(of.rank)}")
+    elif of.part:
+        notes.append(f"rank {_text(of.rank)} of run {of.run} has several traces now: this is part {of.part}")
+    return notes
+
+
+def exit_code(outcomes: list[Outcome]) -> int:
+    """Return the code to exit with: the highest of the failures that count, 4 when no GPU event was found at all."""
+    failures = [o.error.exit_code for o in outcomes if o.state == "failed" and o.error]
+    if any(o.gpu_events for o in outcomes):
+        # A helper process without GPU records does not count beside traces that have some.
+        return max((code for code in failures if code != NothingToAnalyse.exit_code), default=0)
+    if failures and not any(o.trace for o in outcomes):
+        return max(failures)
+    return max([*failures, NothingToAnalyse.exit_code])
+
+
+def cores() -> int:
+    """Return the number of processors this process may use."""
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

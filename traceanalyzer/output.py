@@ -1,0 +1,228 @@
+"""The only writer of data to stdout: tables in every format, streamed; `-o FILE` gets the same bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Final
+
+from traceanalyzer.errors import MachineError, UsageError
+
+FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "parquet")
+
+Rows = Iterable[list[tuple[Any, ...]]]
+"""Batches of rows."""
+
+_SAMPLE: Final = 1_000
+"""Rows that decide the widths of a table's columns; later rows may be wider."""
+_LONGEST: Final = 60
+"""Characters a table shows of a text before it cuts out the middle; the other formats show all."""
+
+
+def write(columns: list[str], batches: Rows, form: str, target: Path | None) -> int:
+    """Write rows to stdout, or to the file `target` (complete or not at all); return how many there were.
+
+    Raises UsageError for Parquet on a terminal, MachineError when writing fails.
+    """
+    if form == "parquet" and target is None and sys.stdout.isatty():
+        raise UsageError("Parquet is binary: give -o FILE, or send it into a pipe")
+    counted = _Counted(batches)
+    with _opened(target) as stream:
+        if form == "parquet":
+            _write_parquet(columns, counted, stream)
+        else:
+            text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
+            _WRITERS[form](columns, counted, text)
+            text.flush()
+            text.detach()
+    return counted.rows
+
+
+class _Counted:
+    """Passes batches on and counts their rows."""
+
+    def __init__(self, batches: Rows) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[list[tuple[Any, ...]]]:
+        for batch in self._batches:
+            self.rows += len(batch)
+            yield batch
+
+
+@contextmanager
+def _opened(target: Path | None) -> Iterator[IO[bytes]]:
+    if target is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+        os.replace(temporary, target)
+    except OSError as error:
+        raise MachineError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# -- values -----------------------------------------------------------------------------------------------------
+
+
+def cell(value: object) -> str:
+    """Return a value as the text that tables, CSV and Markdown show: NULL is empty, nested values are JSON."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(value)
+        case list() | dict() | tuple():
+            return json.dumps(value, default=_plain, ensure_ascii=False)
+        case bytes():
+            return value.hex()
+    return str(value)
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON has a form for."""
+    match value:
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case bytes():
+            return value.hex()
+        case tuple():
+            return list(value)
+    return str(value)
+
+
+def _json(row: dict[str, Any]) -> str:
+    import orjson
+
+    try:
+        return orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # integers beyond 64 bits
+        return json.dumps(row, default=_plain, ensure_ascii=False)
+
+
+# -- formats ----------------------------------------------------------------------------------------------------
+
+
+def _write_csv(columns: list[str], batches: Rows, out: IO[str]) -> None:
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for batch in batches:
+        writer.writerows([cell(value) for value in row] for row in batch)
+
+
+def _write_jsonl(columns: list[str], batches: Rows, out: IO[str]) -> None:
+    for batch in batches:
+        out.writelines(_json(dict(zip(columns, row, strict=True))) + "\n" for row in batch)
+
+
+def _write_json(columns: list[str], batches: Rows, out: IO[str]) -> None:
+    separator = "[\n"
+    for batch in batches:
+        for row in batch:
+            out.write(separator + _json(dict(zip(columns, row, strict=True))))
+            separator = ",\n"
+    out.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _write_markdown(columns: list[str], batches: Rows, out: IO[str]) -> None:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(c.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for c in cells) + " |\n"
+
+    first, rest = _sampled(batches)
+    out.write(line(columns))
+    out.write("|" + "|".join("---:" if right else "---" for right in _right_aligned(columns, first)) + "|\n")
+    for row in chain(first, rest):
+        out.write(line(cell(value) for value in row))
+
+
+def _write_table(columns: list[str], batches: Rows, out: IO[str]) -> None:
+    first, rest = _sampled(batches)
+    shown = [[shorten(_printable(cell(value))) for value in row] for row in first]
+    widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
+    right = _right_aligned(columns, first)
+
+    def line(cells: Iterable[str]) -> str:
+        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
+        return "  ".join(padded).rstrip() + "\n"
+
+    out.write(line(columns))
+    out.write(line("-" * width for width in widths))
+    out.writelines(line(cells) for cells in shown)
+    out.writelines(line([shorten(_printable(cell(value))) for value in row]) for row in rest)
+
+
+def _sampled(batches: Rows) -> tuple[list[tuple[Any, ...]], Iterator[tuple[Any, ...]]]:
+    rows = chain.from_iterable(batches)
+    first = [row for _, row in zip(range(_SAMPLE), rows, strict=False)]
+    return first, rows
+
+
+def _right_aligned(columns: list[str], rows: list[tuple[Any, ...]]) -> list[bool]:
+    """Numbers are aligned on the right."""
+    return [
+        any(isinstance(row[i], int | float | Decimal) and not isinstance(row[i], bool) for row in rows)
+        for i in range(len(columns))
+    ]
+
+
+def shorten(text: str, longest: int = _LONGEST) -> str:
+    """Return the text with its middle cut out when it is too long: kernel names differ at both ends.
+
+    >>> shorten("abcdefghij", 5)
+    'ab…ij'
+    """
+    if len(text) <= longest:
+        return text
+    left = (longest - 1) // 2
+    return text[:left] + "…" + text[-(longest - 1 - left) :]
+
+
+def _printable(text: str) -> str:
+    """Return the text without control characters, which could play with the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _write_parquet(columns: list[str], batches: Rows, out: IO[bytes]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    for batch in batches:
+        data = {name: [row[i] for row in batch] for i, name in enumerate(columns)}
+        table = pa.table(data, schema=writer.schema if writer else None)
+        writer = writer or pq.ParquetWriter(out, table.schema, compression="zstd")
+        writer.write_table(table)
+    if writer is None:
+        writer = pq.ParquetWriter(out, pa.schema([(name, pa.null()) for name in columns]))
+    writer.close()
+
+
+_WRITERS: Final = {
+    "csv": _write_csv,
+    "json": _write_json,
+    "jsonl": _write_jsonl,
+    "markdown": _write_markdown,
+    "table": _write_table,
+}
+
+
+def write_text(text: str) -> None:
+    """Write a text that is for people only."""
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,77 @@
+"""What every reader hands over, whatever the format: batches of typed rows, and facts about the trace."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from traceanalyzer.errors import TraceAnalyzerError
+    from traceanalyzer.readers.source import ByteSource
+
+BLOCK_SIZE: Final = 7_000_000
+"""Bytes of JSON parsed at once: smaller costs calls, larger falls out of the processor's caches (measured)."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of consecutive events: table name -> rows with the columns of `schema.TABLES`."""
+
+    events: int
+    tables: dict[str, pa.Table]
+
+
+@dataclass
+class Facts:
+    """What is known about a trace besides its events; complete when its reader has ended."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    device_name: str | None = None
+    profiler: str | None = None
+    clock_base_ns: int = 0
+    clock_domain: str = "relative"
+    complete: bool = True
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What a file is, told from its beginning: readable when `reader` is set, else `problem` says why not."""
+
+    what: str
+    reader: Reader | None = None
+    facts: Facts = field(default_factory=Facts)
+    problem: TraceAnalyzerError | None = None
+    is_trace: bool = True
+    """False for files that merely lie beside traces: they are listed and do not count as failures in a folder."""
+
+
+class TraceReading(Protocol):
+    """One file being read: iterate over its batches, then `facts` is complete."""
+
+    facts: Facts
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Reader(Protocol):
+    """A format: recognises a file by its content and reads it."""
+
+    collector: str
+
+    def recognise(self, path: Path) -> Recognised | None:
+        """Return what the file is when this format claims it, else None; reads only its beginning (and end)."""
+        ...
+
+    def read(self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int) -> TraceReading:
+        """Read the trace; `pool` parses blocks, at most `lookahead` of about `block_size` bytes are in memory."""
+        ...

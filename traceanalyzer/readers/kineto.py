@@ -1,0 +1,362 @@
+"""Reader for the PyTorch profiler's JSON (Kineto), from torch 1.8 to today's, ROCm and CUDA."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from traceanalyzer import schema
+from traceanalyzer.errors import InputError, NothingToAnalyse
+from traceanalyzer.readers.base import BLOCK_SIZE, Batch, Facts, Recognised
+from traceanalyzer.readers.blocks import BlockFileSystem
+from traceanalyzer.readers.document import Block, Document, carve
+from traceanalyzer.readers.kineto_tables import OUT_OF_RANGE, RECORDED_AS, read_query, typed_query
+from traceanalyzer.readers.source import ByteSource
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+# DuckDB warns that Arrow from execute() copies the rows once more than from sql(); planning the query twice, as sql()
+# does, costs more than that copy for results of this size (measured).
+warnings.filterwarnings("ignore", message="Arrow output on a DB-API result")
+
+_HEAD: Final = 64 << 10
+_VERSIONS: Final = (
+    "rocprofiler-sdk_version",
+    "roctracer_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "cupti_version",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+)
+_FLAGS: Final = ("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops")
+KEPT_KEYS: Final = frozenset(
+    {
+        "schemaVersion",
+        "deviceProperties",
+        "distributedInfo",
+        "baseTimeNanoseconds",
+        "displayTimeUnit",
+        "traceName",
+        "trace_id",
+        "host_name",
+        *_VERSIONS,
+        *_FLAGS,
+    }
+)
+"""Top-level keys that profilers write and the tool needs. Everything else (environment dumps!) is never kept."""
+
+_RTL_CATEGORIES: Final = frozenset({"KernelExecution", "UserMarker"})
+_LEAST_OBJECT_SIZE: Final = 1 << 20
+_EPOCH_FROM_NS: Final = 10**17
+"""A time without base that is later than 1973 is a Unix time."""
+
+
+BLOCKS_AT_ONCE: Final = 2
+"""Blocks typed together: a query's planning costs as much as typing thousands of rows (measured)."""
+
+
+class BlockRefused(Exception):
+    """The parser found that a block is not a valid list of events."""
+
+
+@dataclass
+class _Parsed:
+    """Consecutive blocks, typed: rows per table, with ordinals counted from their first event."""
+
+    events: int
+    tables: dict[str, pa.Table]
+    latest_ns: int | None
+    pid: int | None
+
+
+@dataclass
+class _BlockParser:
+    """Parses blocks with DuckDB; one per thread, since a connection serves one query at a time."""
+
+    exact: threading.Event
+    """Set once a time was met that a double cannot hold; shared by the parsers of a file."""
+    connection: duckdb.DuckDBPyConnection = field(init=False)
+    files: BlockFileSystem = field(init=False)
+
+    def __post_init__(self) -> None:
+        import duckdb
+
+        self.connection = duckdb.connect(config={"threads": 1})
+        self.files = BlockFileSystem()
+        self.connection.register_filesystem(self.files)
+
+    def parse(self, arrays: list[bytes]) -> _Parsed:
+        """Return the typed rows of consecutive blocks of events, each given as a JSON array.
+
+        Raises BlockRefused when one of them is not a valid array of JSON objects.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rows = self._read(arrays)
+        rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
+        numbers = rows.column("table_number")
+        tables = {
+            table: self._typed(table, rows.filter(pc.equal(numbers, number)))
+            for number, table in enumerate(schema.TABLES)
+            if pc.any(pc.equal(numbers, number)).as_py()
+        }
+        return _Parsed(rows.num_rows, tables, pc.max(rows.column("start_ns")).as_py(), _host_pid(tables))
+
+    def _read(self, arrays: list[bytes]) -> pa.Table:
+        """Return the rows of `read_query`, read as decimals when a double cannot hold one of the times."""
+        import pyarrow.compute as pc
+
+        if not self.exact.is_set():
+            rows = self._query(arrays, exact=False)
+            if not pc.any(pc.equal(rows.column("time_state"), OUT_OF_RANGE)).as_py():
+                return rows
+            self.exact.set()  # the next blocks hold times of the same kind
+        return self._query(arrays, exact=True)
+
+    def _query(self, arrays: list[bytes], *, exact: bool) -> pa.Table:
+        import duckdb
+
+        largest = max(max(map(len, arrays)), _LEAST_OBJECT_SIZE)
+        urls = [self.files.put(f"{number}.json", array) for number, array in enumerate(arrays)]
+        try:
+            return self.connection.sql(read_query(urls, largest, exact=exact)).to_arrow_table()
+        except duckdb.InvalidInputException as error:
+            raise BlockRefused(str(error)) from error
+        finally:
+            self.files.clear()
+
+    def _typed(self, table: str, rows: pa.Table) -> pa.Table:
+        """Return the columns of `schema.TABLES[table]`, from the event's fields and from its args."""
+        import pyarrow as pa
+
+        from_args = None
+        if query := typed_query(table):
+            self.connection.register("rows", rows)
+            from_args = self.connection.execute(query).to_arrow_table()
+            self.connection.unregister("rows")
+        columns = {
+            name: from_args.column(name)
+            if from_args is not None and name in from_args.column_names
+            else rows.column(RECORDED_AS.get(name, name))
+            for name in schema.TABLES[table]
+        }
+        return pa.table(columns)
+
+
+def _host_pid(tables: dict[str, pa.Table]) -> int | None:
+    """Return the process whose host side was recorded: that of the first operator or runtime call."""
+    for table in ("cpu_ops", "runtime_calls"):
+        if table in tables:
+            return _integer(tables[table].column("pid")[0].as_py())
+    return None
+
+
+_Waiting = tuple[list[Block], Future[_Parsed]]
+
+
+class KinetoReading:
+    """One Kineto file being read; see `base.TraceReading`."""
+
+    def __init__(self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int) -> None:
+        self.facts = Facts()
+        self._document = Document(source, block_size, KEPT_KEYS)
+        self._pool = pool
+        self._lookahead = lookahead
+        self._exact = threading.Event()
+        self._local = threading.local()
+        self._events = 0
+        self._latest_ns = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the events in file order, typed.
+
+        Raises InputError for what is not a JSON trace, is cut, or holds an event that is not valid JSON.
+        """
+        waiting: deque[_Waiting] = deque()
+        try:
+            while True:
+                while len(waiting) < self._lookahead and (blocks := self._next_blocks(waiting)):
+                    waiting.append(self._submit(blocks))
+                if not waiting:
+                    break
+                blocks, future = waiting.popleft()
+                try:
+                    parsed = future.result()
+                except BlockRefused:
+                    yield from self._recover(blocks, waiting)
+                else:
+                    yield self._batch(parsed)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+        if not self._document.has_events:
+            raise InputError("JSON without 'traceEvents': not a trace")
+        self._complete_facts()
+
+    def _next_blocks(self, waiting: deque[_Waiting]) -> list[Block]:
+        """Return the next blocks to parse together; none at the end, or while the array's end waits for its proof."""
+        blocks: list[Block] = []
+        last = waiting[-1][0][-1] if waiting else None
+        while len(blocks) < BLOCKS_AT_ONCE and not (last and last.closes_array):
+            last = self._document.next_block()
+            if last is None:
+                break
+            blocks.append(last)
+        return blocks
+
+    def _submit(self, blocks: list[Block]) -> _Waiting:
+        return blocks, self._pool.submit(self._parse, [block.array for block in blocks])
+
+    def _parse(self, arrays: list[bytes]) -> _Parsed:
+        parser = getattr(self._local, "parser", None)
+        if parser is None:
+            parser = self._local.parser = _BlockParser(self._exact)
+        return parser.parse(arrays)
+
+    def _recover(self, blocks: list[Block], waiting: deque[_Waiting]) -> Iterator[Batch]:
+        """Go on after a refusal: keep the good blocks, carve the first bad one, and cut anew behind it.
+
+        A block is bad because its cut was in the wrong place or because an event in it is damaged; what was cut
+        behind it may be wrong as well and goes back to the document.
+        """
+        for number, block in enumerate(blocks):
+            try:
+                parsed = self._submit([block])[1].result()
+            except BlockRefused as refusal:
+                later = [*blocks[number + 1 :], *(b for group, _ in waiting for b in group)]
+                for _, future in waiting:
+                    future.cancel()
+                waiting.clear()
+                yield from self._carve(block, b"".join(b.text() + b.after for b in later), waiting, refusal)
+                return
+            yield self._batch(parsed)
+
+    def _carve(self, block: Block, behind: bytes, waiting: deque[_Waiting], refusal: BlockRefused) -> Iterator[Batch]:
+        """Yield the whole events of a refused block and give the rest, and the text behind it, back."""
+        carved = carve(block)
+        rest = block.text(carved.consumed) + block.after + behind
+        if not carved.events and not carved.array_ended:
+            # One event is larger than the block (or the file ends inside it): ask for twice as much.
+            self._document.give_back(rest, array_ended=False)
+            larger = self._document.next_block(size=2 * block.size)
+            if larger is None or larger.size <= block.size:
+                raise InputError(f"the file ends early, inside the event at byte {block.offset:,}") from refusal
+            waiting.append(self._submit([larger]))
+            return
+        if carved.events:
+            try:
+                yield self._batch(self._pool.submit(self._parse, [b"[%b]" % b",".join(carved.events)]).result())
+            except BlockRefused as error:
+                raise InputError(f"an event behind byte {block.offset:,} cannot be read: {error}") from error
+        self._document.give_back(rest, array_ended=carved.array_ended)
+
+    def _batch(self, parsed: _Parsed) -> Batch:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        base = pa.scalar(self._events, pa.int64())
+        tables = {
+            name: rows.set_column(0, "event_id", pc.add(rows.column("event_id"), base))
+            for name, rows in parsed.tables.items()
+        }
+        self._events += parsed.events
+        self._latest_ns = max(self._latest_ns, parsed.latest_ns or 0)
+        if self.facts.pid is None:
+            self.facts.pid = parsed.pid
+        return Batch(parsed.events, tables)
+
+    def _complete_facts(self) -> None:
+        _facts_from_metadata(self.facts, self._document.metadata)
+        if self.facts.clock_domain == "relative" and self._latest_ns > _EPOCH_FROM_NS:
+            self.facts.clock_domain = "epoch"
+
+
+def _facts_from_metadata(facts: Facts, metadata: dict[str, Any]) -> None:
+    """Fill `facts` from the known top-level keys; odd types are passed over, never guessed at."""
+    info = metadata.get("distributedInfo")
+    if isinstance(info, dict):
+        facts.rank = _integer(info.get("rank"))
+        facts.world_size = _integer(info.get("world_size"))
+    base = _integer(metadata.get("baseTimeNanoseconds"))
+    if base is not None:
+        facts.clock_base_ns = base
+        facts.clock_domain = "epoch"
+    facts.host = metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None
+    devices = metadata.get("deviceProperties")
+    if isinstance(devices, list):
+        names = [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str) and d["name"]]
+        facts.device_name = names[0] if names else None
+    words = [f"{key.removesuffix('_version')} {metadata[key]}" for key in _VERSIONS if key in metadata]
+    words += [key for key in _FLAGS if metadata.get(key)]
+    facts.profiler = ", ".join(words) or None
+
+
+def _integer(value: object) -> int | None:
+    """Return value as an integer where it is one, also as text ('3'), else None."""
+    try:
+        return int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    except ValueError:
+        return None
+
+
+def _metadata_at_end(path: Path) -> dict[str, Any]:
+    """Return `distributedInfo` from the last bytes of a plain file, where some writers put it.
+
+    A compressed file has no cheap end; there the rank is learnt at the end of the reading instead.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _HEAD))
+        tail = file.read()
+    at = tail.rfind(b'"distributedInfo"')
+    if at < 0:
+        return {}
+    text = tail[at:].decode("utf-8", "replace")
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
+    except ValueError:
+        return {}
+    return {"distributedInfo": value}
+
+
+class KinetoReader:
+    """The PyTorch profiler's Chrome-trace JSON."""
+
+    collector = "pytorch"
+
+    def recognise(self, path: Path) -> Recognised | None:
+        """Claim any JSON document with `traceEvents` or a list of events, unless its events are another tool's."""
+        with ByteSource(path) as source:
+            document = Document(source, _HEAD, KEPT_KEYS)
+            try:
+                block = document.next_block()
+            except InputError as error:
+                return Recognised("damaged JSON", problem=InputError(f"{path}: {error}"))
+            if not document.has_events:
+                problem = NothingToAnalyse(f"{path}: JSON without 'traceEvents': not a trace")
+                return Recognised("JSON, not a trace", problem=problem, is_trace=False)
+            if block and any(f'"{cat}"'.encode() in block.array for cat in _RTL_CATEGORIES):
+                what = "rocm_trace_lite JSON"
+                return Recognised(what, problem=InputError(f"{path}: {what}: this version reads PyTorch profiler JSON"))
+            metadata = dict(document.metadata)
+        if "distributedInfo" not in metadata:
+            metadata |= _metadata_at_end(path)
+        facts = Facts()
+        _facts_from_metadata(facts, metadata)
+        return Recognised("PyTorch profiler JSON", self, facts)
+
+    def read(
+        self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int = BLOCK_SIZE
+    ) -> KinetoReading:
+        return KinetoReading(source, pool, lookahead=lookahead, block_size=block_size)

@@ -1,0 +1,1 @@
+"""The Parquet store: layout, manifests, writing, finding runs and ranks."""
