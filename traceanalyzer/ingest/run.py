@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,15 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+import pyarrow as pa
+
 from traceanalyzer import __version__, schema
 from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, TraceAnalyzerError
 from traceanalyzer.ingest.plan import Planned, RankChoice
-from traceanalyzer.readers.base import BLOCK_SIZE, Facts
+from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, TraceReading
 from traceanalyzer.readers.source import ByteSource, content_hash, fingerprint
 from traceanalyzer.store.manifest import Identity, Manifest
 from traceanalyzer.store.store import TRACE_ID_LENGTH, StoredTrace, StoreWriter
 from traceanalyzer.store.writer import BYTES_PER_GROUP, TraceWriter, relabel, write_traces_row
 
+_M_ARENA_MAX: Final = -8  # of mallopt, from malloc.h
 _DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 # Memory of an ingest, measured: what the process needs anyway, and what each byte of JSON under way costs
@@ -52,7 +57,7 @@ class Resources:
         """Return (files at once, groups of blocks in memory per file, bytes per block, bytes per row group)."""
         at_once = max(1, min(files, self.jobs))
         lookahead = max(2, -(-(self.jobs + 1) // at_once))
-        under_way = at_once * lookahead * 4
+        under_way = at_once * lookahead * BLOCKS_AT_ONCE
         block = (self.memory - _BASE_MEMORY) // (under_way * _BYTES_PER_BYTE)
         return at_once, lookahead, max(_LEAST_BLOCK, min(BLOCK_SIZE, block)), BYTES_PER_GROUP // at_once
 
@@ -91,6 +96,7 @@ class Ingest:
         Problems with single files are in their outcomes. Raises MachineError when the machine fails (the traces
         committed before stay), KeyboardInterrupt when interrupted.
         """
+        _share_heaps(self.resources.jobs)
         at_once, lookahead, block_size, group_bytes = self.resources.for_files(sum(1 for p in plan if p.found.reader))
         with (
             ThreadPoolExecutor(self.resources.jobs, "parse") as parsers,
@@ -176,14 +182,7 @@ class _FileIngest:
         with ByteSource(path, self._watch) as source:
             self._source, self._events = source, 0
             reading = reader.read(source, self.parsers, lookahead=self.lookahead, block_size=self.block_size)
-            tables = TraceWriter(folder, identity, self.group_bytes)
-            try:
-                for batch in reading:
-                    for table, rows in batch.tables.items():
-                        tables.append(table, rows)
-                    self._events += batch.events
-            finally:
-                rows_of = tables.close()
+            rows_of = self._write(reading, TraceWriter(folder, identity, self.group_bytes))
             digest = source.digest
         if not self._events:
             raise NothingToAnalyse("the trace holds no events")
@@ -217,6 +216,28 @@ class _FileIngest:
         if not is_new:
             return self._already(committed)
         return Outcome(self.planned, "stored", committed, notes=_notes(committed, old, self.ingest.replace))
+
+    def _write(self, reading: TraceReading, tables: TraceWriter) -> dict[str, int]:
+        """Write what is read; the next batch is read meanwhile. Return the rows per table."""
+
+        def append(batch: Batch) -> None:
+            for table, rows in batch.tables.items():
+                tables.append(table, rows)
+
+        written: Future[None] | None = None
+        with ThreadPoolExecutor(1, "write") as thread:
+            try:
+                for batch in reading:
+                    if written:
+                        written.result()
+                    written = thread.submit(append, batch)
+                    self._events += batch.events
+                if written:
+                    written.result()
+            finally:
+                thread.shutdown()
+                rows_of = tables.close()
+        return rows_of
 
     def _already(self, stored: StoredTrace) -> Outcome:
         of = stored.identity
@@ -303,6 +324,18 @@ def exit_code(outcomes: list[Outcome]) -> int:
     if failures and not any(o.trace for o in outcomes):
         return max(failures)
     return max([*failures, NothingToAnalyse.exit_code])
+
+
+def _share_heaps(heaps: int) -> None:
+    """Keep freed memory from piling up: each measure lowers the peak of a 1 GB ingest by about 50 MB.
+
+    The system's allocator gives Arrow's freed buffers back, where Arrow's own keeps them; and glibc, which gives
+    every thread a heap of its own and keeps what is freed in each, is told to share a few.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt and sys.platform == "linux":
+        mallopt(_M_ARENA_MAX, heaps)
 
 
 def cores() -> int:

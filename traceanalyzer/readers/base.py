@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 BLOCK_SIZE: Final = 7_000_000
 """Bytes of JSON parsed at once: smaller costs calls, larger falls out of the processor's caches (measured)."""
 
+BLOCKS_AT_ONCE: Final = 2
+"""Blocks typed together: a query's planning costs as much as typing thousands of rows (measured)."""
+
 
 @dataclass(frozen=True)
 class Batch:

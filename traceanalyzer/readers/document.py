@@ -88,11 +88,11 @@ class Document:
     _eof: bool = False
     _state: _State = _State.START
 
-    def next_block(self, size: int | None = None) -> Block | None:
+    def next_block(self, longer_than: int = 0) -> Block | None:
         """Return the next block of events, None when the document is over.
 
-        `size` asks for a block of another size than `block_size`, bytes. Raises InputError when what stands around
-        the events is not JSON.
+        `longer_than` asks for a block of more bytes than that (where the document has them): the way on when a
+        block turned out to end inside an event. Raises InputError when what stands around the events is not JSON.
         """
         while True:
             match self._state:
@@ -101,7 +101,7 @@ class Document:
                 case _State.KEYS:
                     self._read_keys()
                 case _State.EVENTS:
-                    if block := self._cut(size or self.block_size):
+                    if block := self._cut(longer_than):
                         return block
                 case _State.DONE:
                     return None
@@ -198,11 +198,11 @@ class Document:
         self._state = _State.DONE
 
     def _take_string(self) -> str:
-        match = _STRING.match(self._buf)
-        while not match:
-            if not self._fill(2 * len(self._buf) + 1):
+        more = True
+        while not (match := _STRING.match(self._buf)):
+            if not more:
                 raise InputError(f"the file ends early, inside a string that starts at byte {self._offset:,}")
-            match = _STRING.match(self._buf)
+            more = self._fill(2 * len(self._buf) + 1)
         try:
             text: str = orjson.loads(match.group())
         except orjson.JSONDecodeError as error:
@@ -253,13 +253,15 @@ class Document:
             if keeping:
                 parts.append(self._buf[:done])
             self._drop(done)
-            if not self._fill(2 * len(self._buf) + 1):
-                raise InputError(f"the file ends early, at byte {self._offset + len(self._buf):,}, inside a value")
+            held = len(self._buf)
+            self._fill(2 * held + 1)
+            if len(self._buf) == held:
+                raise InputError(f"the file ends early, at byte {self._offset + held:,}, inside a value")
 
     # -- the events ---------------------------------------------------------------------------------------------
 
-    def _cut(self, size: int) -> Block | None:
-        """Cut a block of about `size` bytes; None when the array ended (the state says what comes)."""
+    def _cut(self, longer_than: int) -> Block | None:
+        """Cut the next block; None when the array ended (the state says what comes)."""
         first = self._skip_space(also=b",")
         if first == b"]":
             self._drop(1)
@@ -267,24 +269,26 @@ class Document:
             return None
         if not first:
             raise InputError(f"the file ends early, at byte {self._offset:,}: the array of events is not closed")
-        if len(self._buf) < size and not self._eof:
-            data = self.source.read(size - len(self._buf))
+        if not longer_than and len(self._buf) < self.block_size and not self._eof:
+            data = self.source.read(self.block_size - len(self._buf))
             if block := self._cut_fresh(data):
                 return block
             self._eof = not data
             self._buf += data
-        wanted = size
+        wanted = max(self.block_size, 2 * longer_than)
         while self._fill(wanted):
-            if cut := _last_boundary(self._buf):
+            if cut := _last_boundary(self._buf, longer_than, wanted):
                 return self._take_block(cut.start() + 1, cut.end())
-            wanted = 2 * len(self._buf)  # one event is larger than a block
+            wanted *= 2  # one event is larger than a block
         if end := self._find_array_end():
             return self._take_block(end - 1, end, closes_array=True)
         return self._take_block(len(self._buf), len(self._buf))
 
     def _cut_fresh(self, data: bytes) -> Block | None:
         """Cut in the bytes just read, copying them once; None when that needs a closer look (end, huge event)."""
-        if len(self._buf) + len(data) < self.block_size or not (cut := _last_boundary(data, _TAIL_WINDOW)):
+        if len(self._buf) + len(data) < self.block_size or not (
+            cut := _last_boundary(data, 0, len(data), only_window=True)
+        ):
             return None
         end, resume = cut.start() + 1, cut.end()
         array = b"".join((b"[", self._buf, memoryview(data)[:end], b"]"))
@@ -327,22 +331,23 @@ class Document:
             self._state = _State.KEYS
 
 
-def _last_boundary(buf: bytes, within: int | None = None) -> re.Match[bytes] | None:
-    """Return the last place (in the last `within` bytes) where a cut between two events is likely.
+def _last_boundary(buf: bytes, low: int, high: int, *, only_window: bool = False) -> re.Match[bytes] | None:
+    """Return the last place between `low` and `high` where a cut is likely to be right.
 
     Likely: the object before it parses on its own and has a phase or a name, which objects nested in `args`
-    practically never have. Wrong guesses cost time, not data (see the module's text).
+    practically never have. Wrong guesses cost time, not data (see the module's text). `only_window`: look no
+    further back than is usual, and return None when nothing is there.
     """
     window = _TAIL_WINDOW
     while True:
-        low = max(0, len(buf) - window)
-        cuts = list(_BOUNDARY.finditer(buf, low))
+        start = max(low, high - window)
+        cuts = list(_BOUNDARY.finditer(buf, start, high))
         for left, right in zip(reversed(cuts[:-1]), reversed(cuts[1:]), strict=True):
             if _looks_like_event(buf[left.end() : right.start() + 1]):
                 return right
-        if within:
+        if only_window:
             return None
-        if low == 0:
+        if start == low:
             return cuts[-1] if cuts else None
         window *= 4
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceanalyzer import schema
 from traceanalyzer.errors import InputError, NothingToAnalyse
-from traceanalyzer.readers.base import BLOCK_SIZE, Batch, Facts, Recognised
+from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, Recognised
 from traceanalyzer.readers.blocks import BlockFileSystem
 from traceanalyzer.readers.document import Block, Document, carve
-from traceanalyzer.readers.kineto_tables import OUT_OF_RANGE, RECORDED_AS, read_query, typed_query
+from traceanalyzer.readers.kineto_tables import OUT_OF_RANGE, RECORDED_AS, fields_of, read_query, typed_query
 from traceanalyzer.readers.source import ByteSource
 
 if TYPE_CHECKING:
@@ -59,10 +59,6 @@ _RTL_CATEGORIES: Final = frozenset({"KernelExecution", "UserMarker"})
 _LEAST_OBJECT_SIZE: Final = 1 << 20
 _EPOCH_FROM_NS: Final = 10**17
 """A time without base that is later than 1973 is a Unix time."""
-
-
-BLOCKS_AT_ONCE: Final = 2
-"""Blocks typed together: a query's planning costs as much as typing thousands of rows (measured)."""
 
 
 class BlockRefused(Exception):
@@ -107,7 +103,7 @@ class _BlockParser:
         rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
         numbers = rows.column("table_number")
         tables = {
-            table: self._typed(table, rows.filter(pc.equal(numbers, number)))
+            table: self._typed(table, rows.select(fields_of(table)).filter(pc.equal(numbers, number)))
             for number, table in enumerate(schema.TABLES)
             if pc.any(pc.equal(numbers, number)).as_py()
         }
@@ -247,9 +243,9 @@ class KinetoReading:
         carved = carve(block)
         rest = block.text(carved.consumed) + block.after + behind
         if not carved.events and not carved.array_ended:
-            # One event is larger than the block (or the file ends inside it): ask for twice as much.
+            # The block ends inside its first event: it was cut in a nested list, or the event is larger than a block.
             self._document.give_back(rest, array_ended=False)
-            larger = self._document.next_block(size=2 * block.size)
+            larger = self._document.next_block(longer_than=block.size)
             if larger is None or larger.size <= block.size:
                 raise InputError(f"the file ends early, inside the event at byte {block.offset:,}") from refusal
             waiting.append(self._submit([larger]))

@@ -124,6 +124,7 @@ _TYPED: Final[dict[str, str]] = {
     "threads": "COALESCE(a.name, a.labels, a.sort_index) AS value",
 }
 
+_EVENT_FIELDS: Final = ("ph", "cat", "name", "pid", "tid", "id", "bp", "s", "args")
 RECORDED_AS: Final = {"phase": "ph", "category": "cat", "scope": "s", "binding": "bp"}
 """Columns that hold a field of the event under a better name."""
 
@@ -164,6 +165,14 @@ def read_query(urls: list[str], largest: int, *, exact: bool) -> str:
                      WHEN dur < 0 AND ts IS NOT NULL THEN 3
                      ELSE 1 END)::TINYINT AS time_state
         FROM read_json({urls}, format = 'array', columns = {spec}, maximum_object_size = {largest})"""
+
+
+def fields_of(table: str) -> list[str]:
+    """Return the columns of `read_query`, and event_id, that the rows of `table` are made of."""
+    needed = {RECORDED_AS.get(column, column) for column in schema.TABLES[table]}
+    if table in _TYPED:
+        needed |= {"cat", "pid", "tid", "args", "time_state"}
+    return [name for name in (*_EVENT_FIELDS, "start_ns", "dur_ns", "time_state", "event_id") if name in needed]
 
 
 def typed_query(table: str) -> str | None:

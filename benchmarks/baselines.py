@@ -1,0 +1,70 @@
+"""What ingest is measured against; prints seconds of work (interpreter start and imports not counted).
+
+usage: python benchmarks/baselines.py count|orjson FILE [WORKERS]
+
+count   DuckDB's bare count(*) over the same blocks of the same file, with as many workers: the cost of parsing alone.
+orjson  orjson.loads of the whole file with the garbage collector off: what most Python tools start with.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import orjson
+
+from traceanalyzer.readers.base import BLOCK_SIZE
+from traceanalyzer.readers.blocks import BlockFileSystem
+from traceanalyzer.readers.document import Document
+from traceanalyzer.readers.kineto import KEPT_KEYS
+from traceanalyzer.readers.kineto_tables import BLOCK_COLUMNS
+from traceanalyzer.readers.source import ByteSource
+
+COLUMNS = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in BLOCK_COLUMNS.items()) + "}"
+_local = threading.local()
+
+
+def _count(array: bytes) -> int:
+    if not hasattr(_local, "connection"):
+        _local.connection = duckdb.connect(config={"threads": 1})
+        _local.files = BlockFileSystem()
+        _local.connection.register_filesystem(_local.files)
+    url = _local.files.put("b.json", array)
+    query = (
+        f"SELECT count(*) FROM read_json('{url}', format='array', columns={COLUMNS}, maximum_object_size={len(array)})"
+    )
+    rows = _local.connection.execute(query).fetchall()
+    _local.files.clear()
+    return int(rows[0][0])
+
+
+def count(path: Path, workers: int) -> int:
+    """Return the number of events, counted block by block."""
+    total = 0
+    waiting: deque[Future[int]] = deque()
+    with ThreadPoolExecutor(workers) as pool, ByteSource(path) as source:
+        document = Document(source, BLOCK_SIZE, KEPT_KEYS)
+        while block := document.next_block():
+            waiting.append(pool.submit(_count, block.array))
+            while len(waiting) > workers:
+                total += waiting.popleft().result()
+        return total + sum(future.result() for future in waiting)
+
+
+def load(path: Path) -> int:
+    """Return the number of events, from the parsed document."""
+    gc.disable()
+    return len(orjson.loads(path.read_bytes())["traceEvents"])
+
+
+if __name__ == "__main__":
+    what, file = sys.argv[1], Path(sys.argv[2])
+    started = time.perf_counter()
+    events = count(file, int(sys.argv[3])) if what == "count" else load(file)
+    print(f"{time.perf_counter() - started:.3f} {events}", flush=True)

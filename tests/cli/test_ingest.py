@@ -1,0 +1,235 @@
+"""`traceanalyzer ingest` as a person runs it: what it prints, where, and the exit codes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.tracegen import cpu_op, document, kernel
+from traceanalyzer.store.store import writing
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Return a small trace in the folder that commands run in."""
+    path = tmp_path / "runs" / "rank2.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document([kernel("k", 0, 5), cpu_op("aten::mm", 0, 1)])))
+    return path
+
+
+def test_a_row_per_trace_on_stdout_and_notes_on_stderr(cli, trace):
+    ran = cli("ingest", "runs", "--store", "s")
+    header, _, row = ran.out.splitlines()
+    assert header.split() == ["file", "state", "run", "collector", "rank", "part", "events", "gpu_events", "seconds"]
+    assert row.split()[:-1] == ["runs/rank2.json", "stored", "runs", "pytorch", "2", "0", "2", "1"]
+    assert (
+        ran.err == "traceanalyzer: runs/rank2.json: the rank was taken from the file name, the trace does not say it\n"
+    )
+
+
+def test_quiet_prints_no_notes(cli, trace):
+    assert cli("ingest", "runs", "--store", "s", "--quiet").err == ""
+
+
+def test_standard_input(cli, trace):
+    ran = cli("ingest", "-", "--store", "s", "--rank", "4", stdin=gzip.compress(trace.read_bytes()))
+    assert "stdin" in ran.out
+    assert json.loads(cli("query", "s", "timeline", "--format", "json").out)[0]["rank"] == 4
+
+
+def test_dry_run_says_what_would_happen_and_does_nothing(cli, trace, tmp_path):
+    (trace.parent / "config.json").write_text("{}")
+    ran = cli("ingest", "runs", "--store", "s", "--dry-run")
+    actions = {line.split()[0]: line for line in ran.out.splitlines()[2:]}
+    assert "skip" in actions["runs/config.json"]
+    assert "store" in actions["runs/rank2.json"]
+    assert not (tmp_path / "s").exists()
+
+
+def test_patterns_and_names_with_brackets(cli, tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"exp-rank[{rank}].json").write_text(json.dumps(document([kernel("k", rank, 5)])))
+    cli("ingest", "exp-rank[[]0].json", "--store", "a")
+    cli("ingest", "exp-rank[1].json", "--store", "a", "--run", tmp_path.name)
+    ranks = json.loads(cli("query", "a", "traces", "--format", "json").out)
+    assert [row["rank"] for row in ranks] == [0, 1]
+
+
+def test_rank_map(cli, tmp_path):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(document([kernel(name, 0, 5)])))
+    (tmp_path / "ranks.csv").write_text("a.json,3\nb.json, 1\n")
+    cli("ingest", "a.json", "b.json", "--store", "s", "--rank-map", "ranks.csv")
+    rows = json.loads(cli("query", "s", "traces", "--format", "json").out)
+    assert [(row["rank"], row["rank_source"]) for row in rows] == [(1, "--rank-map"), (3, "--rank-map")]
+
+
+def test_runs_in_sub_folders_are_told_apart_when_ranks_clash(cli, tmp_path):
+    for run in ("base", "fused"):
+        for rank in (0, 1):
+            path = tmp_path / "study" / run / f"rank{rank}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(document([kernel(f"{run}{rank}", 0, 5)])))
+    cli("ingest", "study", "--store", "s")
+    rows = json.loads(cli("query", "s", "traces", "--format", "json").out)
+    assert [(row["run"], row["rank"], row["part"]) for row in rows] == [
+        ("base", 0, 0),
+        ("base", 1, 0),
+        ("fused", 0, 0),
+        ("fused", 1, 0),
+    ]
+
+
+def test_hosts_of_one_run_stay_one_run(cli, tmp_path):
+    for rank in (0, 1):
+        path = tmp_path / "job" / f"host{rank}" / f"rank{rank}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(document([kernel("k", rank, 5)])))
+    cli("ingest", "job", "--store", "s")
+    rows = json.loads(cli("query", "s", "traces", "--format", "json").out)
+    assert [(row["run"], row["rank"]) for row in rows] == [("job", 0), ("job", 1)]
+
+
+def sqlite_file(path):
+    sqlite3.connect(path).execute("CREATE TABLE t (a)").connection.commit()
+
+
+BAD = {
+    "missing file": (None, 2, "no such file"),
+    "empty file": (lambda p: p.write_bytes(b""), 3, "the file is empty"),
+    "folder without traces": (lambda p: p.mkdir(), 4, "no traces"),
+    "PNG": (lambda p: p.write_bytes(b"\x89PNG\r\n\x1a\n"), 3, "a PNG image"),
+    "SQLite": (sqlite_file, 3, "a SQLite database"),
+    "Git LFS pointer": (lambda p: p.write_text("version https://git-lfs.github.com/spec/v1\n"), 3, "git lfs pull"),
+    "text": (lambda p: p.write_text("hello"), 3, "no JSON"),
+    "JSON without events": (lambda p: p.write_text('{"a": [1]}'), 4, "without 'traceEvents'"),
+    "no events": (lambda p: p.write_text('{"traceEvents": []}'), 4, "no events"),
+    "cut gzip": (
+        lambda p: p.write_bytes(gzip.compress(json.dumps(document([kernel("k", 0, 1)])).encode())[:40]),
+        3,
+        "ends early",
+    ),
+    "damaged": (lambda p: p.write_text('{"traceEvents": [{"ph": "X", "name": "a\x01"}]}'), 3, "byte 17"),
+    "cut": (lambda p: p.write_text('{"traceEvents": [{"ph": "X"}'), 3, "ends early"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_line_and_its_code(cli, tmp_path, case):
+    make, code, says = BAD[case]
+    path = tmp_path / "input.json"
+    if make:
+        make(path)
+    ran = cli("ingest", "input.json", "--store", "s", code=code)
+    assert ran.out == ""
+    assert ran.err.count("\n") == 1
+    assert ran.err.startswith("traceanalyzer: error: ")
+    assert "input.json" in ran.err
+    assert says in ran.err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_trace_without_gpu_events_says_what_was_there(cli, tmp_path):
+    (tmp_path / "rank0.json").write_text(json.dumps(document([cpu_op("aten::mm", n, 1) for n in range(1500)])))
+    ran = cli("ingest", "rank0.json", "--store", "s", code=4)
+    assert "no GPU events; the trace holds 1,500 cpu_ops" in ran.err
+    ran = cli("query", "s", "timeline", code=4)
+    assert "no GPU events in the selected traces: they hold 1,500 cpu_ops" in ran.err
+
+
+def test_helpers_and_stray_files_do_not_count_beside_good_traces(cli, trace):
+    (trace.parent / "helper-rank0.json").write_text(json.dumps(document([cpu_op("aten::mm", 0, 1)])))
+    (trace.parent / "config.json").write_text("{}")
+    ran = cli("ingest", "runs", "--store", "s")
+    assert "config.json: JSON without 'traceEvents'" in ran.err
+
+
+def test_the_highest_code_met_is_returned_and_the_good_ones_stored(cli, trace):
+    (trace.parent / "broken-rank1.json").write_text('{"traceEvents": [{"ph": ')
+    ran = cli("ingest", "runs", "--store", "s", code=3)
+    assert "rank2.json" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rank", "1", "--rank-map", "x"], "exclude each other"),
+        (["--rank", "-1"], "0 or more"),
+        (["--rank-map", "none.csv"], "none.csv"),
+        (["--memory", "lots"], "not a size"),
+        (["--jobs", "0"], "jobs"),
+        (["--collector", "pytorh"], "did you mean 'pytorch'"),
+        (["--nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_options_are_usage_errors(cli, trace, arguments, says):
+    ran = cli("ingest", "runs", "--store", "s", *arguments, code=2)
+    assert says in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, trace):
+    big = trace.parent / "big.json"
+    big.write_text(json.dumps(document([kernel(os.urandom(300).hex(), n, 1) for n in range(2000)])))
+    done = subprocess.run(
+        [sys.executable, "-m", "traceanalyzer", "ingest", str(big), "--store", str(tmp_path / "s")],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: (
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        ),
+    )
+    assert done.returncode == 6, done
+    assert b"the disk is full" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_locked_store_is_said(cli, trace, tmp_path):
+    cli("ingest", "runs", "--store", "s")
+    with writing(tmp_path / "s"):
+        ran = cli("ingest", "runs", "--store", "s", code=6)
+    assert "another ingest is writing to this store" in ran.err
+
+
+def test_ctrl_c_leaves_the_store_clean(cli, tmp_path, trace):
+    cli("ingest", "runs", "--store", "s")
+    big = tmp_path / "big.json"
+    big.write_text(json.dumps(document([kernel("k" * 900, n, 1) for n in range(60_000)])))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "traceanalyzer", "ingest", str(big), "--store", str(tmp_path / "s")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 30
+    while not list((tmp_path / "s").glob(".staging/*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err == b"traceanalyzer: error: interrupted; nothing half-done is left behind\n"
+    assert sorted(p.name for p in (tmp_path / "s").iterdir()) == [".lock", "run=runs", "store.json"]
+
+
+def test_secrets_in_foreign_keys_are_neither_stored_nor_printed(cli, tmp_path):
+    token = "hunter2-token-0451"
+    keys = {"environment": {"AWS_SECRET": token}, "metadata": [token], "after": {"x": {"y": token}}}
+    text = json.dumps({**keys, **document([kernel("k", 0, 1)]), "tail": token})
+    (tmp_path / "t.json").write_text(text)
+    ran = cli("ingest", "t.json", "--store", "s")
+    assert token not in ran.out + ran.err
+    for path in (tmp_path / "s").rglob("*"):
+        if path.is_file():
+            assert token.encode() not in path.read_bytes(), path

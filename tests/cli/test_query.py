@@ -1,0 +1,216 @@
+"""`traceanalyzer query`, `queries` and `schema`: formats, filters, the sandbox, errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tracegen import ingest_events, kernel
+
+EVENTS = [kernel('a|b "c",\nd', 0, 4), kernel("ncclDevKernel", 2, 4, stream=9), kernel("x" * 100, 10, 1)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return the name of a store in the folder that commands run in."""
+    for rank in (0, 1):
+        events = [*EVENTS, kernel(f"only{rank}", 20, 1)]
+        ingest_events(events, tmp_path / "s", tmp_path / f"{rank}.json", run="base", rank=rank)
+    return "s"
+
+
+def test_every_format_holds_the_same_cells(cli, store, tmp_path):
+    asked = ["query", store, "kernel_summary", "--rank", "0", "--format"]
+    expected = json.loads(cli(*asked, "json").out)
+    assert [row["events"] for row in expected] == [1, 1, 1, 1]
+    assert [json.loads(line) for line in cli(*asked, "jsonl").out.splitlines()] == expected
+    as_text = [{k: "" if v is None else str(v) for k, v in row.items()} for row in expected]
+    assert list(csv.DictReader(io.StringIO(cli(*asked, "csv").out, newline=""))) == as_text
+    cli(*asked, "parquet", "-o", "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
+    table = cli(*asked, "table").out.splitlines()
+    assert len(table) == 6
+    assert "x" * 60 not in table[4]
+    assert "…" in table[-1] + table[-2]
+    markdown = cli(*asked, "markdown").out.splitlines()
+    assert len(markdown) == 6
+    assert 'a\\|b "c", d' in markdown[2]
+
+
+def test_output_file_has_the_bytes_of_stdout(cli, store, tmp_path):
+    for form in ("table", "csv", "json", "jsonl", "markdown"):
+        out = cli("query", store, "timeline", "--format", form).out
+        cli("query", store, "timeline", "--format", form, "-o", "file")
+        assert (tmp_path / "file").read_text() == out
+
+
+def test_an_empty_result_is_valid_in_every_format(cli, store, tmp_path):
+    sql = "SELECT name FROM kernels WHERE false"
+    assert json.loads(cli("query", store, sql, "--format", "json").out) == []
+    assert cli("query", store, sql, "--format", "jsonl").out == ""
+    assert cli("query", store, sql, "--format", "csv").out == "name\n"
+    cli("query", store, sql, "--format", "parquet", "-o", "e.parquet")
+    assert pq.read_table(tmp_path / "e.parquet").column_names == ["name"]
+
+
+def test_nested_and_huge_values_in_json(cli, store):
+    sql = "SELECT [1, 2] AS l, {'a': 1.5} AS s, 2::HUGEINT ** 70 AS d, 170141183460469231731687303715884105727 AS h, NULL AS n"
+    row = json.loads(cli("query", store, sql, "--format", "json").out)[0]
+    assert (row["l"], row["s"], row["n"]) == ([1, 2], {"a": 1.5}, None)
+    assert row["h"] == 2**127 - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks"),
+    [
+        ([], [0, 1]),
+        (["--rank", "1"], [1]),
+        (["--run", "base"], [0, 1]),
+        (["--collector", "pytorch", "--rank", "0"], [0]),
+    ],
+)
+def test_filters(cli, store, options, ranks):
+    rows = json.loads(cli("query", store, "timeline", "--format", "json", *options).out)
+    assert [row["rank"] for row in rows] == ranks
+
+
+def test_filters_hold_for_free_sql(cli, store):
+    out = cli("query", store, "SELECT DISTINCT rank FROM raw.gpu_events", "--rank", "1", "--format", "csv").out
+    assert out == "rank\n1\n"
+
+
+def test_sql_from_a_file_and_from_stdin(cli, store, tmp_path):
+    (tmp_path / "q.sql").write_text("-- a comment\nSELECT count(*) AS n FROM kernels")
+    assert cli("query", store, "q.sql", "--format", "csv").out == "n\n8\n"
+    assert cli("query", store, "-", "--format", "csv", stdin=b"SELECT count(*) AS n FROM kernels").out == "n\n8\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["timelin"], 2, "did you mean 'timeline'"),
+        (["timeline", "--run", "bas"], 2, "did you mean 'base'"),
+        (["timeline", "--rank", "7"], 2, "no rank '7'; there is 0, 1"),
+        (["timeline", "--device", "3"], 2, "no device '3'; there is 0"),
+        (["timeline", "--collector", "x"], 2, "no collector 'x'"),
+        (["short_kernels", "-p", "treshold_us=3"], 2, "did you mean 'threshold_us'"),
+        (["short_kernels", "-p", "threshold_us=long"], 2, "must be a number"),
+        (["kernel_summary", "-p", "kind=kernl"], 2, "must be one of"),
+        (["timeline", "-p", "nonsense"], 2, "name=value"),
+        (["SELECT 1", "-p", "a=1"], 2, "named query"),
+        (["timeline", "--format", "jsn"], 2, "did you mean 'json'"),
+        (["missing.sql"], 2, "no such file"),
+        (["SELECT nam FROM kernels"], 2, '"name"'),
+        (["SELECT * FROM kernel"], 2, '"kernels"'),
+        (["SELECT 1 +"], 1, "Parser Error"),
+        (["SELECT CAST('x' AS INT)"], 1, "x"),
+    ],
+)
+def test_errors_are_one_line_with_the_nearest_name(cli, store, arguments, code, says):
+    ran = cli("query", store, *arguments, code=code)
+    assert ran.out == ""
+    assert ran.err.startswith("traceanalyzer: error: ")
+    assert ran.err.count("\n") == 1
+    assert says in ran.err
+
+
+WRITES = [
+    "COPY (SELECT 1) TO 's/x.csv'",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO 's/x.csv'",
+    "explain /* */ analyze copy (select 1) to 's/x.csv'",
+    "EXPLAIN (ANALYZE, FORMAT json) COPY (SELECT 1) TO 's/x.csv'",
+    "CREATE TABLE t AS SELECT 1",
+    "ATTACH 's/x.duckdb'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "PRAGMA version",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; COPY (SELECT 1) TO 's/x.csv'",
+    "EXPORT DATABASE 's/db'",
+    "DROP VIEW kernels",
+    "",
+    "-- nothing",
+]
+READS_ELSEWHERE = [
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM read_text('../outside.txt')",
+    "SELECT * FROM read_text('s/../outside.txt')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM read_parquet('https://example.invalid/x.parquet')",
+]
+
+
+@pytest.mark.parametrize("sql", WRITES + READS_ELSEWHERE)
+def test_free_sql_only_reads_the_store(cli, store, tmp_path, sql):
+    (tmp_path / "outside.txt").write_text("hunter2")
+    before = sorted(path for path in tmp_path.rglob("*"))
+    ran = cli("query", store, sql if sql else " ", code=None)
+    assert ran.code in (1, 2)
+    assert ran.out == ""
+    assert "hunter2" not in ran.err
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "EXPLAIN SELECT 1",
+        "EXPLAIN ANALYZE SELECT 1",
+        "DESCRIBE kernels",
+        "FROM kernels SELECT 1",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "SHOW TABLES",
+        "SUMMARIZE kernels",
+    ],
+)
+def test_free_sql_may_explain_and_describe(cli, store, sql):
+    assert cli("query", store, sql).out
+
+
+def test_external_access_is_there_when_asked_for(cli, store, tmp_path):
+    (tmp_path / "names.csv").write_text("name\nncclDevKernel\n")
+    sql = "SELECT count(*) AS n FROM kernels JOIN 'names.csv' USING (name)"
+    assert cli("query", store, sql, "--allow-external", "--format", "csv").out == "n\n2\n"
+
+
+def test_no_store_and_no_traces(cli, tmp_path):
+    assert "there is no store" in cli("query", "none", "timeline", code=2).err
+    (tmp_path / "folder").mkdir()
+    assert "not a store" in cli("query", "folder", "timeline", code=2).err
+
+
+def test_notes_say_versions_and_traces(cli, store):
+    err = cli("query", store, "timeline", "--notes", "--rank", "1").err
+    assert "schema version" in err
+    assert err.count("rank ") == 1
+
+
+def test_queries_and_schema_list_and_explain(cli):
+    names = {row["query"] for row in json.loads(cli("queries", "--format", "json").out)}
+    assert names >= {"traces", "timeline", "kernel_summary", "short_kernels"}
+    explained = cli("queries", "short_kernels").out
+    assert "-p threshold_us=10" in explained
+    assert "SELECT" in explained
+    columns = json.loads(cli("schema", "gpu_events", "--format", "json").out)
+    assert {"column": "start_ns", "unit": "ns", "holds": "start on the trace's own clock"} in columns
+    assert "did you mean 'kernels'" in cli("schema", "kernel", code=2).err
+    assert "did you mean 'timeline'" in cli("queries", "timelin", code=2).err
+
+
+def test_a_reader_that_closes_early_is_no_error(cli, store, tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    from tests.conftest import ROOT
+
+    command = f'{sys.executable} -m traceanalyzer query {tmp_path / "s"} "SELECT range FROM range(1000000)" --format csv | head -1'
+    done = subprocess.run(command, shell=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.stdout == b"range\n"
+    assert done.stderr == b""

@@ -1,0 +1,100 @@
+"""Small traces for tests: events in one line each, documents in every shape, and stores made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from traceanalyzer.engine import library
+from traceanalyzer.engine.session import Filters, Session
+from traceanalyzer.ingest.plan import RankChoice, make_plan
+from traceanalyzer.ingest.run import Ingest, Outcome, Resources
+from traceanalyzer.store.store import Store, writing
+
+Event = dict[str, Any]
+
+
+def kernel(name: str, ts: float, dur: float, stream: int = 7, device: int = 0, **more: Any) -> Event:
+    """Return a kernel; ts and dur in microseconds."""
+    args = {"device": device, "stream": stream, "correlation": 1, **more.pop("args", {})}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": device,
+        "tid": stream,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    } | more
+
+
+def memcpy(ts: float, dur: float, **more: Any) -> Event:
+    """Return a copy from host to device."""
+    return kernel("Memcpy HtoD (Host -> Device)", ts, dur, **more) | {"cat": "gpu_memcpy"}
+
+
+def cpu_op(name: str, ts: float, dur: float, **args: Any) -> Event:
+    """Return an operator call on the host."""
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": 100, "ts": ts, "dur": dur, "args": args}
+
+
+def document(events: list[Event], **keys: Any) -> dict[str, Any]:
+    """Return a trace document as the profiler writes it."""
+    return {"schemaVersion": 1, **keys, "traceEvents": events}
+
+
+class Silent:
+    """A progress that shows nothing."""
+
+    def file_started(self, path: Path, size: int) -> None:
+        """Ignore."""
+
+    def file_advanced(self, path: Path, position: int, events: int) -> None:
+        """Ignore."""
+
+    def file_done(self, path: Path) -> None:
+        """Ignore."""
+
+
+@dataclass
+class Ingested:
+    """A store and what its last ingest did."""
+
+    root: Path
+    outcomes: list[Outcome]
+
+    def session(self, **filters: Any) -> Session:
+        """Open a session over the store."""
+        return Session(Store(self.root), Filters(**filters))
+
+    def named(self, query: str, **parameters: str) -> list[dict[str, Any]]:
+        """Return the rows of a named query."""
+        return rows(self.session().named(library.named_query(query), parameters))
+
+    def sql(self, text: str) -> list[dict[str, Any]]:
+        """Return the rows of an SQL text."""
+        return rows(self.session().sql(text))
+
+
+def rows(result: Any) -> list[dict[str, Any]]:
+    """Return a result as dictionaries."""
+    return [dict(zip(result.columns, row, strict=True)) for batch in result.batches() for row in batch]
+
+
+def ingest_files(files: list[Path], root: Path, **options: Any) -> Ingested:
+    """Ingest files into the store at `root` as the command line does."""
+    ranks = RankChoice(options.get("rank"))
+    resources = Resources(options.get("jobs", 2), options.get("memory", 512 << 20))
+    plan = make_plan([str(f) for f in files], run=options.get("run"), ranks=ranks, collector="auto")
+    with writing(root) as writer:
+        outcomes = Ingest(writer, ranks, resources, options.get("replace", False), Silent()).run(plan)
+    return Ingested(root, outcomes)
+
+
+def ingest_events(events: list[Event], root: Path, path: Path, **options: Any) -> Ingested:
+    """Write a trace of these events and ingest it."""
+    path.write_text(json.dumps(document(events, **options.pop("keys", {}))))
+    return ingest_files([path], root, **options)
