@@ -1,13 +1,14 @@
 # make demo   install, ingest the sample traces, print what they say
 # make test   install what tests need, run them
 # make check  formatter, linter, types
+# make fuzz   mutated traces, by the hundred thousand
 # make bench  speed and memory on a 1 GB trace (docs/performance.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo-store
 
-.PHONY: demo test check bench package-test clean
+.PHONY: demo test check bench fuzz package-test clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +45,11 @@ BENCH_TRACE ?= ../shared/traces/kineto-mi300-xdit-sd35/trace.json.gz
 BENCH_BYTES ?= 1e9
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/run.py --source $(BENCH_TRACE) --bytes $(BENCH_BYTES)
+
+# FUZZ: how many mutated traces to throw at the reader
+FUZZ ?= 100000
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/fuzz.py $(FUZZ)
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist benchmarks/data .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,7 +90,9 @@ def ingest_files(files: list[Path], root: Path, **options: Any) -> Ingested:
     resources = Resources(options.get("jobs", 2), options.get("memory", 512 << 20))
     plan = make_plan([str(f) for f in files], run=options.get("run"), ranks=ranks, collector="auto")
     with writing(root) as writer:
-        outcomes = Ingest(writer, ranks, resources, options.get("replace", False), Silent()).run(plan)
+        outcomes = Ingest(
+            writer, ranks, resources, options.get("replace", False), options.get("strict", False), Silent()
+        ).run(plan)
     return Ingested(root, outcomes)
 
 

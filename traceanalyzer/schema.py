@@ -129,6 +129,14 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 }
 """Event tables: table -> column -> SQL type, in order. Every event of a trace is in exactly one of them."""
 
+REJECTS: Final[dict[str, str]] = {
+    "event_id": "BIGINT",
+    "byte_offset": "BIGINT",
+    "reason": "VARCHAR",
+    "sample": "VARCHAR",
+}
+"""Columns of `rejects`, the events of a trace that could not be stored."""
+
 TRACE_COLUMNS: Final[dict[str, str]] = {
     "world_size": "INTEGER",
     "rank_source": "VARCHAR",
@@ -144,6 +152,7 @@ TRACE_COLUMNS: Final[dict[str, str]] = {
     "events_read": "BIGINT",
     "events_stored": "BIGINT",
     "events_rejected": "BIGINT",
+    "repairs": "BIGINT",
     "warnings": "VARCHAR[]",
 }
 """Columns of `traces`, one row per trace, after the identity columns."""

@@ -22,8 +22,9 @@
 --   events_read (count): events in the file
 --   events_stored (count): events in the store; read = stored + rejected
 --   events_rejected (count): events that could not be stored
+--   repairs (count): places in the file that were damaged and could be repaired
 --   warnings (text): what a reader of the numbers should know
 SELECT
     run, collector, rank, part, trace_id, world_size, rank_source, path, bytes, host, pid, device_name, profiler,
-    clock_base_ns, clock_domain, complete, events_read, events_stored, events_rejected, warnings
+    clock_base_ns, clock_domain, complete, events_read, events_stored, events_rejected, repairs, warnings
 FROM raw.traces

@@ -120,8 +120,9 @@ BAD = {
         3,
         "ends early",
     ),
-    "damaged": (lambda p: p.write_text('{"traceEvents": [{"ph": "X", "name": "a\x01"}]}'), 3, "byte 17"),
-    "cut": (lambda p: p.write_text('{"traceEvents": [{"ph": "X"}'), 3, "ends early"),
+    "nothing but damage": (lambda p: p.write_text('{"traceEvents": [{"ph": "X", "name"}]}'), 3, "none of its 1 events"),
+    "cut in the first event": (lambda p: p.write_text('{"traceEvents": [{"ph": "X", "na'), 3, "none of its 1 events"),
+    "two documents": (lambda p: p.write_text('{"traceEvents": [{"ph": "M"}]} {"a": 1}'), 3, "several documents"),
 }
 
 
@@ -233,3 +234,60 @@ def test_secrets_in_foreign_keys_are_neither_stored_nor_printed(cli, tmp_path):
     for path in (tmp_path / "s").rglob("*"):
         if path.is_file():
             assert token.encode() not in path.read_bytes(), path
+
+
+DAMAGED = '{{"traceEvents": [{}, {{"ph":"X","cat":"kernel","name":"b","ts":9,"dur":1,"args":{{"v":NaN}}}}, {{"ph" "X"}}, {}]}}'.format(
+    json.dumps(kernel("a", 0, 5)),
+    json.dumps(kernel("c", 20, 5)),
+)
+
+
+def test_the_ledger_is_printed_and_kept(cli, tmp_path):
+    (tmp_path / "rank0.json").write_text(DAMAGED)
+    ran = cli("ingest", "rank0.json", "--store", "s")
+    assert "1 events could not be stored; the view rejects has them" in ran.err
+    assert "repaired: 1 number that is not finite; first at byte " in ran.err
+    row = json.loads(cli("query", "s", "traces", "--format", "json").out)[0]
+    assert (row["events_read"], row["events_stored"], row["events_rejected"], row["repairs"]) == (4, 3, 1, 1)
+    reject = json.loads(cli("query", "s", "SELECT * FROM rejects", "--format", "json").out)[0]
+    assert (reject["event_id"], reject["byte_offset"]) == (2, DAMAGED.index('{"ph" "X"}'))
+    assert reject["sample"] == '{"ph" "X"}'
+    assert "lacks 1 damaged events" in cli("query", "s", "timeline").err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            DAMAGED,
+            f"1 repairs and 1 rejected events, the first at byte {DAMAGED.index(chr(123) + chr(34) + 'ph' + chr(34) + ':' + chr(34))}",
+        ),
+        (json.dumps(document([kernel("a", 0, 5)]))[:-2], "the file ends early"),
+    ],
+)
+def test_strict_fails_and_names_the_first_place(cli, tmp_path, text, says):
+    (tmp_path / "t.json").write_text(text)
+    ran = cli("ingest", "t.json", "--store", "s", "--strict", code=3)
+    assert "--strict" in ran.err
+    assert says in ran.err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_cut_trace_is_kept_and_every_answer_says_so(cli, tmp_path):
+    text = json.dumps(document([kernel("a", 0, 5), kernel("b", 10, 5)], distributedInfo={"rank": 1}))
+    (tmp_path / "t.json").write_text(text[:-60])
+    assert "the file ends early, at byte" in cli("ingest", "t.json", "--store", "s").err
+    for question in ("timeline", "kernel_summary", "SELECT count(*) FROM kernels"):
+        ran = cli("query", "s", question)
+        assert "rank 1, part 0 is incomplete: the file ends early" in ran.err
+    assert json.loads(cli("query", "s", "traces", "--format", "json").out)[0]["complete"] is False
+
+
+def test_secrets_in_damaged_events_are_masked(cli, tmp_path):
+    bad = '{"ph":"X","args":{"AUTH_TOKEN":"hunter2hunter2","x":oops}}'
+    (tmp_path / "t.json").write_text('{{"traceEvents": [{}, {}]}}'.format(json.dumps(kernel("a", 0, 5)), bad))
+    cli("ingest", "t.json", "--store", "s")
+    out = cli("query", "s", "SELECT * FROM rejects", "--format", "json").out
+    assert "AUTH_TOKEN" in out
+    assert "hunter2" not in out
+    assert not [p for p in (tmp_path / "s").rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]

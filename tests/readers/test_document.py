@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.tracegen import document, kernel
 from traceanalyzer.errors import InputError
-from traceanalyzer.readers.document import Document, carve
+from traceanalyzer.readers.document import Document
 from traceanalyzer.readers.kineto import KEPT_KEYS, KinetoReader
+from traceanalyzer.readers.salvage import salvage
 from traceanalyzer.readers.source import ByteSource
 
 # Names that look like the places where a cut may be, or like the end of the array.
@@ -140,8 +141,6 @@ def test_a_byte_order_mark_is_skipped():
         (b'{"a": 1', "byte 7"),
         (b'{"a" 1}', "':'"),
         (b'{"traceEvents": []} {"traceEvents": []}', "several documents"),
-        (b'{"traceEvents": []', "ends early"),
-        (b'{"distributedInfo": {"rank": tru}, "traceEvents": []}', "distributedInfo"),
         (b'{"metadata": {"a": [1, 2', "ends early"),
     ],
 )
@@ -150,20 +149,34 @@ def test_what_is_no_document_is_refused_with_the_place(text, says):
         blocks(text, 100)
 
 
-def test_carving_stops_at_the_first_event_that_is_not_whole():
-    document = Document(io.BytesIO(b'[{"a": [{"b": 1}, {"b": 2}]}, {"c": "}"}, {"d": '), 1_000, KEPT_KEYS)
+@pytest.mark.parametrize(
+    "text", [b'{"traceEvents": []', b'{"traceEvents": [], "a', b'{"traceEvents": [], "a": {', b'{"traceEvents": [], 7}']
+)
+def test_a_document_that_ends_early_behind_its_events_says_so(text):
+    parsed = Document(io.BytesIO(text), 100, KEPT_KEYS)
+    assert parsed.next_block() is None
+    assert "byte" in parsed.incomplete
+
+
+def test_a_known_key_with_a_malformed_value_is_left_out_and_said():
+    text = b'{"distributedInfo": {"rank": tru}, "traceEvents": [{"ph": "M"}]}'
+    parsed = Document(io.BytesIO(text), 100, KEPT_KEYS)
+    assert parsed.next_block().text() == b'{"ph": "M"}'
+    assert parsed.metadata == {}
+    assert "distributedInfo" in parsed.problems[0]
+
+
+def test_an_event_that_ends_in_another_block_is_given_back():
+    document = Document(
+        io.BytesIO(b'[{"a": [{"b": 1}, {"b": 2}]}, {"c": "}"}, {"d": [{"e": 1}, {"f": 1' + b" " * 99), 75, KEPT_KEYS
+    )
     block = document.next_block()
-    carved = carve(block)
-    assert [json.loads(event) for event in carved.events] == [{"a": [{"b": 1}, {"b": 2}]}, {"c": "}"}]
-    assert block.text(carved.consumed).strip() == b'{"d":'
-    assert not carved.array_ended
-
-
-def test_carving_names_the_byte_of_a_damaged_event():
-    text = b'[{"a": 1}, {"b": "\x01"}]'
-    block = Document(io.BytesIO(text), 1_000, KEPT_KEYS).next_block()
-    with pytest.raises(InputError, match=r"byte 11"):
-        carve(block)
+    assert not block.is_last
+    found = salvage(block)
+    assert json.loads(found.array) == [{"a": [{"b": 1}, {"b": 2}]}, {"c": "}"}]
+    assert block.text(found.consumed).strip() == b'{"d": [{"e": 1}'
+    assert not found.array_ended
+    assert not found.rejects
 
 
 def test_gzip_members_in_a_row_are_one_stream(tmp_path):

@@ -46,6 +46,9 @@ def ingest(
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that parse. [default: the processors]")] = None,
     memory: Annotated[str, typer.Option(help="Memory to stay within, such as 512MB or 2GB.")] = "512MB",
     replace: Annotated[bool, typer.Option("--replace", help="Drop earlier traces of the same run and rank.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail on a trace with anything to repair, reject or miss.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what each file is and what would happen.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes, no progress.")] = False,
 ) -> None:
@@ -76,7 +79,7 @@ def ingest(
                 shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
             plan = make_plan([str(spooled)], run=run or "stdin", ranks=ranks, collector=collector)
         with ProgressLine(console, len(plan)) as progress:
-            outcomes = Ingest(writer, ranks, resources, replace, progress).run(plan)
+            outcomes = Ingest(writer, ranks, resources, replace, strict, progress).run(plan)
     _print_outcomes(console, outcomes)
     code = exit_code(outcomes)
     if code:

@@ -62,6 +62,8 @@ def query(
     filters = Filters(tuple(run or ()), tuple(rank or ()), tuple(collector or ()), tuple(device or ()))
     session = Session(Store(store), filters, allow_external=allow_external)
     result = session.named(found, parameters) if found else session.sql(text, allow_external=allow_external)
+    for line in session.caveats():
+        console.note(line)
     if notes:
         for line in session.provenance():
             console.note(line)

@@ -17,7 +17,7 @@ from traceanalyzer.store.store import Store, StoredTrace
 if TYPE_CHECKING:
     import duckdb
 
-_TABLES: Final = {**schema.TABLES, "traces": schema.TRACE_COLUMNS}
+_TABLES: Final = (*schema.TABLES, "rejects", "traces")
 _NAME: Final = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 
 
@@ -192,6 +192,18 @@ class Session:
         except duckdb.Error as error:
             raise _query_error(error) from error
         return Result([column[0] for column in cursor.description or ()], cursor)
+
+    def caveats(self) -> list[str]:
+        """Return what whoever reads an answer must know about the selected traces: what is missing from them."""
+        lines = []
+        for trace in self.traces:
+            of, row = trace.identity, trace.manifest.trace
+            where = f"run {of.run}, rank {_rank_text(of.rank)}, part {of.part}"
+            if not row["complete"]:
+                lines.append(f"{where} is incomplete: {row['warnings'][0]}")
+            if row["events_rejected"]:
+                lines.append(f"{where} lacks {row['events_rejected']:,} damaged events; the view rejects has them")
+        return lines
 
     def provenance(self) -> list[str]:
         """Return what an answer rests on: versions, and the traces that were selected."""

@@ -87,6 +87,8 @@ class Ingest:
     ranks: RankChoice
     resources: Resources
     replace: bool
+    strict: bool
+    """A trace with anything to repair, reject or miss is an error and not stored."""
     progress: Progress
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -143,6 +145,9 @@ class _FileIngest:
     lookahead: int
     block_size: int
     group_bytes: int
+    _source: ByteSource = field(init=False)
+    _events: int = 0
+    _first_reject: int | None = None
 
     def run(self) -> Outcome:
         """Read and commit the file; everything staged is removed when that fails."""
@@ -180,12 +185,18 @@ class _FileIngest:
             return self._already(stored)
         identity = Identity(run, collector, self.planned.rank, self.part, mark[:TRACE_ID_LENGTH])
         with ByteSource(path, self._watch) as source:
-            self._source, self._events = source, 0
+            self._source, self._events, self._first_reject = source, 0, None
             reading = reader.read(source, self.parsers, lookahead=self.lookahead, block_size=self.block_size)
             rows_of = self._write(reading, TraceWriter(folder, identity, self.group_bytes))
             digest = source.digest
         if not self._events:
             raise NothingToAnalyse("the trace holds no events")
+        if rows_of["rejects"] == self._events:
+            raise InputError(
+                f"none of its {self._events:,} events can be read; the first is at byte {self._first_reject}"
+            )
+        if self.ingest.strict:
+            self._insist_on_whole(reading.facts, rows_of["rejects"])
         rank, rank_source = self.ingest.ranks.of(path, reading.facts.rank)
         settled = replace(
             identity,
@@ -223,6 +234,9 @@ class _FileIngest:
         def append(batch: Batch) -> None:
             for table, rows in batch.tables.items():
                 tables.append(table, rows)
+            tables.append_rejects(batch.rejects)
+            if batch.rejects and self._first_reject is None:
+                self._first_reject = batch.rejects[0].byte_offset
 
         written: Future[None] | None = None
         with ThreadPoolExecutor(1, "write") as thread:
@@ -238,6 +252,17 @@ class _FileIngest:
                 thread.shutdown()
                 rows_of = tables.close()
         return rows_of
+
+    def _insist_on_whole(self, facts: Facts, rejected: int) -> None:
+        """Raise InputError, naming the first place, when anything was repaired, rejected or cut off."""
+        places = [p for p in (self._first_reject, facts.first_repair) if p is not None]
+        if places:
+            raise InputError(
+                f"--strict: {facts.repairs.total():,} repairs and {rejected:,} rejected events,"
+                f" the first at byte {min(places):,}; without --strict the rest is stored"
+            )
+        if not facts.complete:
+            raise InputError(f"--strict: {facts.warnings[0]}; without --strict what there is is stored")
 
     def _already(self, stored: StoredTrace) -> Outcome:
         of = stored.identity
@@ -271,9 +296,13 @@ def _trace_row(
     facts: Facts, events: int, rows: dict[str, int], path: Path, size: int, rank_source: str
 ) -> dict[str, object]:
     """Return the row of `traces`: the columns of `schema.TRACE_COLUMNS`."""
-    stored = sum(rows.values())
-    if stored != events:
-        raise InputError(f"{events:,} events were read but {stored:,} stored: a fault of this tool, please report it")
+    rejected = rows["rejects"]
+    stored = sum(count for table, count in rows.items() if table != "rejects")
+    if stored + rejected != events:
+        raise InputError(
+            f"{events:,} events were read, {stored:,} stored and {rejected:,} rejected, which does not add up:"
+            " a fault of this tool, please report it"
+        )
     return {
         "world_size": facts.world_size,
         "rank_source": rank_source,
@@ -288,13 +317,19 @@ def _trace_row(
         "complete": facts.complete,
         "events_read": events,
         "events_stored": stored,
-        "events_rejected": events - stored,
-        "warnings": [*facts.warnings, *_warnings(rows, rank_source)],
+        "events_rejected": rejected,
+        "repairs": facts.repairs.total(),
+        "warnings": [*facts.warnings, *_warnings(facts, rows, rank_source)],
     }
 
 
-def _warnings(rows: dict[str, int], rank_source: str) -> list[str]:
+def _warnings(facts: Facts, rows: dict[str, int], rank_source: str) -> list[str]:
     found = []
+    if rows["rejects"]:
+        found.append(f"{rows['rejects']:,} events could not be stored; the view rejects has them")
+    if facts.repairs:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(facts.repairs.items()))
+        found.append(f"repaired: {kinds}; first at byte {facts.first_repair:,}")
     if not rows["gpu_events"]:
         seen = sorted(((count, table) for table, count in rows.items() if count), reverse=True)
         found.append(f"no GPU events; the trace holds {', '.join(f'{n:,} {table}' for n, table in seen)}")

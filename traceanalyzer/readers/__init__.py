@@ -34,11 +34,12 @@ def recognise(path: Path, collector: str = "auto") -> Recognised:
     try:
         with ByteSource(path) as source:
             head = source.read(64)
+            damage = source.damage
     except InputError as error:
         return Recognised("unreadable", problem=error)
     if not head:
-        problem = InputError(f"{path}: the file is empty: did the profiled process end before it wrote?")
-        return Recognised("empty file", problem=problem)
+        why = damage or "the file is empty: did the profiled process end before it wrote?"
+        return Recognised("empty file", problem=InputError(f"{path}: {why}"))
     if head.startswith(_SQLITE):
         what = "a SQLite database"
         return Recognised(what, problem=InputError(f"{path}: {what}: this version reads PyTorch profiler JSON"))

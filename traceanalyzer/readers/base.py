@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +24,25 @@ BLOCKS_AT_ONCE: Final = 2
 
 
 @dataclass(frozen=True)
+class Reject:
+    """An event that could not be stored."""
+
+    event_id: int
+    byte_offset: int
+    """Where it begins in the decompressed file."""
+    reason: str
+    sample: str
+    """Its beginning, with what looks like a secret masked."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows of consecutive events: table name -> rows with the columns of `schema.TABLES`."""
 
     events: int
+    """Events read, stored or rejected."""
     tables: dict[str, pa.Table]
+    rejects: list[Reject] = field(default_factory=list)
 
 
 @dataclass
@@ -43,6 +58,11 @@ class Facts:
     clock_base_ns: int = 0
     clock_domain: str = "relative"
     complete: bool = True
+    """False when the file ends early: what it holds was read, but it does not hold all."""
+    repairs: Counter[str] = field(default_factory=Counter)
+    """What was repaired in how many places, by kind."""
+    first_repair: int | None = None
+    """Byte of the decompressed file where the first repair was made."""
     warnings: list[str] = field(default_factory=list)
 
 

@@ -7,8 +7,10 @@ Where a cut may be: `}`, a comma and `{"word":` with nothing but white space bet
 that inside a string: a quote followed at once by a letter cannot close a string, so it opens one, so the braces
 before it stand outside any string. What such a cut can be is *nested* (a list of objects inside `args`), and the
 end of the array looks the same as the end of such a list. Neither is decided here: a block cut in the wrong place
-is never valid JSON on its own, so the parser refuses it; the caller then carves the block event by event
-(`carve`), gives back what belongs to no complete event (`give_back`), and the cutting goes on from there.
+is never valid JSON on its own, so the parser refuses it; the caller then takes the block apart event by event
+(`salvage`), gives back what belongs to no whole event (`give_back`), and the cutting goes on from there.
+
+A document that ends early gives all it has, and `incomplete` says where it ends.
 """
 
 from __future__ import annotations
@@ -27,11 +29,10 @@ from traceanalyzer.readers.source import Readable
 
 EVENTS_KEY: Final = "traceEvents"
 
-_SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|["\[\]{}]', re.DOTALL)
-_BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"[A-Za-z_][^"\\]*"\s*:)')
+BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"[A-Za-z_][^"\\]*"\s*:)')
 _ARRAY_END: Final = re.compile(rb"\}\s*\]")
 _TAIL_WINDOW: Final = 64 << 10
 _ARRAY_END_TRIES: Final = 64
@@ -55,8 +56,8 @@ class Block:
     """Where the first event starts in the decompressed document."""
     after: bytes
     """What was cut off behind it, as in the file: a comma with white space, or the array's `]`."""
-    closes_array: bool = False
-    """No further block must be asked for before this one is accepted."""
+    is_last: bool = False
+    """The array, or the file, ends behind it; no further block must be asked for before this one is accepted."""
 
     @property
     def size(self) -> int:
@@ -83,6 +84,12 @@ class Document:
     has_events: bool = False
     """True once a `traceEvents` array (or a top-level list) was met."""
     is_list: bool = False
+    problems: list[str] = field(default_factory=list)
+    """What was wrong around the events and could be stepped over."""
+    trust_end: bool = True
+    """False once what looked like the end of the array turned out to stand inside an event."""
+    incomplete: str | None = None
+    """Says where the document ends when it ends early."""
     _buf: bytes = b""
     _offset: int = 0
     _eof: bool = False
@@ -166,27 +173,41 @@ class Document:
 
     def _read_keys(self) -> None:
         """Read `"key": value` pairs up to the array of events or the end of the document."""
-        while True:
-            match self._skip_space(also=b","):
-                case b'"':
-                    key = self._take_string()
-                case b"}":
-                    self._drop(1)
-                    self._finish()
-                    return
-                case b"":
-                    raise InputError(f"the file ends early, at byte {self._offset:,}: the closing '}}' is missing")
-                case other:
-                    raise InputError(f"malformed JSON at byte {self._offset:,}: {other!r} where a key should be")
-            if self._skip_space() != b":":
-                raise InputError(f"malformed JSON at byte {self._offset:,}: no ':' after key {key!r}")
-            self._drop(1)
+        while (key := self._take_key()) is not None:
             if self._skip_space() == b"[" and key == EVENTS_KEY:
                 self._drop(1)
                 self.has_events = True
                 self._state = _State.EVENTS
                 return
-            self._take_value(key)
+            if not self._take_value(key):
+                return
+
+    def _take_key(self) -> str | None:
+        """Return the next key and step over its colon; None when there is none (the state says what comes)."""
+        match self._skip_space(also=b","):
+            case b'"':
+                key = self._take_string()
+            case b"}":
+                self._drop(1)
+                self._finish()
+                return None
+            case b"":
+                self._end_early("the closing '}' is missing")
+                return None
+            case other:
+                self._malformed(f"{other.decode('latin-1')!r} where a key should be")
+                return None
+        if key is None:
+            return None
+        match self._skip_space():
+            case b":":
+                self._drop(1)
+                return key
+            case b"":
+                self._end_early("inside a key")
+            case _:
+                self._malformed(f"no ':' after key {key!r}")
+        return None
 
     def _finish(self) -> None:
         """Nothing but white space may follow."""
@@ -197,43 +218,68 @@ class Document:
             )
         self._state = _State.DONE
 
-    def _take_string(self) -> str:
+    def _end_early(self, where: str) -> None:
+        """Note that the file ends before its document does.
+
+        Raises InputError when there were no events: then it is not known that this is a trace at all.
+        """
+        self._give_up(f"the file ends early, at byte {self._offset + len(self._buf):,}: {where}")
+
+    def _malformed(self, what: str) -> None:
+        """Note that what stands around the events is not JSON; the events before it are kept."""
+        self._give_up(f"malformed JSON at byte {self._offset:,}: {what}")
+
+    def _give_up(self, text: str) -> None:
+        if not self.has_events:
+            raise InputError(text)
+        while self._buf:  # to the end of the file, for its hash
+            self._drop(len(self._buf))
+            self._fill(1)
+        self.incomplete = text
+        self._state = _State.DONE
+
+    def _take_string(self) -> str | None:
+        """Return the string that starts here; None when the file ends inside it."""
         more = True
         while not (match := _STRING.match(self._buf)):
             if not more:
-                raise InputError(f"the file ends early, inside a string that starts at byte {self._offset:,}")
+                self._end_early("inside a text")
+                return None
             more = self._fill(2 * len(self._buf) + 1)
         try:
             text: str = orjson.loads(match.group())
-        except orjson.JSONDecodeError as error:
-            raise InputError(f"malformed JSON at byte {self._offset:,}: {error}") from error
+        except orjson.JSONDecodeError:
+            text = match.group()[1:-1].decode("utf-8", "replace")  # a foreign key or value: nothing depends on it
         self._drop(match.end())
         return text
 
-    def _take_value(self, key: str) -> None:
-        """Step over a top-level value; keep it when `key` is known."""
+    def _take_value(self, key: str) -> bool:
+        """Step over a top-level value, and keep it when `key` is known; False when the file ends inside it."""
         start, keeping = self._offset, key in self.keep
         self.foreign_keys += not keeping
         text = self._take_nested(keeping) if self._buf[:1] in (b"{", b"[") else self._take_scalar()
-        if keeping:
+        if text is not None and keeping:
             try:
                 self.metadata[key] = orjson.loads(text)
             except orjson.JSONDecodeError as error:
-                raise InputError(f"malformed JSON in key {key!r} at byte {start:,}: {error}") from error
+                self.problems.append(f"key {key!r} at byte {start:,} is malformed ({error}) and was left out")
+        return text is not None
 
-    def _take_scalar(self) -> bytes:
+    def _take_scalar(self) -> bytes | None:
         if self._buf[:1] == b'"':
-            return orjson.dumps(self._take_string())
+            string = self._take_string()
+            return None if string is None else orjson.dumps(string)
         match = _SCALAR.match(self._buf)
         while match and match.end() == len(self._buf) and self._fill(2 * len(self._buf)):
             match = _SCALAR.match(self._buf)
         if not match:
-            raise InputError(f"malformed JSON at byte {self._offset:,}: no value")
+            self._malformed("no value") if self._buf else self._end_early("inside a value")
+            return None
         self._drop(match.end())
         return match.group()
 
-    def _take_nested(self, keeping: bool) -> bytes:
-        """Step over an object or list, in bounded memory unless it is kept."""
+    def _take_nested(self, keeping: bool) -> bytes | None:
+        """Step over an object or list, in bounded memory unless it is kept; None when the file ends inside it."""
         parts: list[bytes] = []
         depth = 0
         while True:
@@ -256,7 +302,8 @@ class Document:
             held = len(self._buf)
             self._fill(2 * held + 1)
             if len(self._buf) == held:
-                raise InputError(f"the file ends early, at byte {self._offset + held:,}, inside a value")
+                self._end_early("inside a value")
+                return None
 
     # -- the events ---------------------------------------------------------------------------------------------
 
@@ -268,7 +315,8 @@ class Document:
             self._end_array()
             return None
         if not first:
-            raise InputError(f"the file ends early, at byte {self._offset:,}: the array of events is not closed")
+            self._end_early("the array of events is not closed")
+            return None
         if not longer_than and len(self._buf) < self.block_size and not self._eof:
             data = self.source.read(self.block_size - len(self._buf))
             if block := self._cut_fresh(data):
@@ -280,9 +328,9 @@ class Document:
             if cut := _last_boundary(self._buf, longer_than, wanted):
                 return self._take_block(cut.start() + 1, cut.end())
             wanted *= 2  # one event is larger than a block
-        if end := self._find_array_end():
-            return self._take_block(end - 1, end, closes_array=True)
-        return self._take_block(len(self._buf), len(self._buf))
+        if self.trust_end and (end := self._find_array_end()):
+            return self._take_block(end - 1, end, is_last=True)
+        return self._take_block(len(self._buf), len(self._buf), is_last=True)
 
     def _cut_fresh(self, data: bytes) -> Block | None:
         """Cut in the bytes just read, copying them once; None when that needs a closer look (end, huge event)."""
@@ -297,11 +345,11 @@ class Document:
         self._buf = data[resume:]
         return block
 
-    def _take_block(self, end: int, resume: int, closes_array: bool = False) -> Block:
+    def _take_block(self, end: int, resume: int, is_last: bool = False) -> Block:
         array = b"".join((b"[", memoryview(self._buf)[:end], b"]"))
-        block = Block(array, self._offset, self._buf[end:resume], closes_array)
+        block = Block(array, self._offset, self._buf[end:resume], is_last)
         self._drop(resume)
-        if closes_array:
+        if is_last and resume > end:
             self._end_array()
         return block
 
@@ -309,7 +357,7 @@ class Document:
         """With the document's end in the buffer, return the position behind the array's `]`.
 
         It is the first `]` behind an event after which the rest of the document is valid. None when there is none
-        (a cut file) or too many to try (the caller's carving finds it then).
+        (a cut file) or too many to try (taking the block apart finds it then).
         """
         for match in islice(_ARRAY_END.finditer(self._buf), _ARRAY_END_TRIES):
             rest = self._buf[match.end() :]
@@ -341,7 +389,7 @@ def _last_boundary(buf: bytes, low: int, high: int, *, only_window: bool = False
     window = _TAIL_WINDOW
     while True:
         start = max(low, high - window)
-        cuts = list(_BOUNDARY.finditer(buf, start, high))
+        cuts = list(BOUNDARY.finditer(buf, start, high))
         for left, right in zip(reversed(cuts[:-1]), reversed(cuts[1:]), strict=True):
             if _looks_like_event(buf[left.end() : right.start() + 1]):
                 return right
@@ -358,66 +406,3 @@ def _looks_like_event(text: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(value, dict) and ("ph" in value or "name" in value)
-
-
-@dataclass(frozen=True)
-class Carved:
-    """A block taken apart: whole events, and the text from `consumed` on that belongs to no whole event."""
-
-    events: list[bytes]
-    consumed: int
-    array_ended: bool
-
-
-def carve(block: Block) -> Carved:
-    """Cut a block that the parser refused into its events, one by one, counting brackets outside strings.
-
-    Stops at the array's `]` or at an event whose end is not in the block. Raises InputError, naming the byte, at
-    the first event that is not valid JSON.
-    """
-    text, events, at = block.text(), list[bytes](), 0
-    while True:
-        at = _after_separators(text, at)
-        if at == len(text):
-            return Carved(events, at, array_ended=False)
-        if text[at : at + 1] == b"]":
-            return Carved(events, at + 1, array_ended=True)
-        end = _event_end(text, at)
-        if end is None:
-            return Carved(events, at, array_ended=False)
-        event = text[at:end]
-        try:
-            value = orjson.loads(event)
-        except orjson.JSONDecodeError as error:
-            raise InputError(f"malformed JSON in the event at byte {block.offset + at:,}: {error}") from error
-        if not isinstance(value, dict):
-            raise InputError(f"the element at byte {block.offset + at:,} is not an event: {event[:60]!r}")
-        events.append(event)
-        at = end
-
-
-def _after_separators(text: bytes, at: int) -> int:
-    match = _SPACE.match(text, at)
-    assert match is not None
-    at = match.end()
-    if text[at : at + 1] == b",":
-        match = _SPACE.match(text, at + 1)
-        assert match is not None
-        return match.end()
-    return at
-
-
-def _event_end(text: bytes, at: int) -> int | None:
-    """Return where the value at `at` ends, None when that is not in the text."""
-    if text[at : at + 1] not in (b"{", b"["):
-        match = _STRING.match(text, at) or _SCALAR.match(text, at)
-        return match.end() if match else len(text)
-    depth = 0
-    for token in _TOKEN.finditer(text, at):
-        mark = token.group()
-        if mark == b'"':
-            return None
-        depth += (mark in b"{[") - (mark in b"}]")
-        if depth == 0:
-            return token.end()
-    return None

@@ -8,16 +8,18 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from traceanalyzer import schema
 from traceanalyzer.errors import InputError, NothingToAnalyse
-from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, Recognised
+from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, Recognised, Reject
 from traceanalyzer.readers.blocks import BlockFileSystem
-from traceanalyzer.readers.document import Block, Document, carve
+from traceanalyzer.readers.document import Block, Document
 from traceanalyzer.readers.kineto_tables import OUT_OF_RANGE, RECORDED_AS, fields_of, read_query, typed_query
+from traceanalyzer.readers.repair import masked
+from traceanalyzer.readers.salvage import Salvaged, salvage
 from traceanalyzer.readers.source import ByteSource
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ KEPT_KEYS: Final = frozenset(
 """Top-level keys that profilers write and the tool needs. Everything else (environment dumps!) is never kept."""
 
 _RTL_CATEGORIES: Final = frozenset({"KernelExecution", "UserMarker"})
+_FEW_REJECTS: Final = 8
+"""So many damaged events are no reason to refuse a file, however short it is."""
 _LEAST_OBJECT_SIZE: Final = 1 << 20
 _EPOCH_FROM_NS: Final = 10**17
 """A time without base that is later than 1973 is a Unix time."""
@@ -91,15 +95,18 @@ class _BlockParser:
         self.files = BlockFileSystem()
         self.connection.register_filesystem(self.files)
 
-    def parse(self, arrays: list[bytes]) -> _Parsed:
+    def parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
         """Return the typed rows of consecutive blocks of events, each given as a JSON array.
 
-        Raises BlockRefused when one of them is not a valid array of JSON objects.
+        Raises BlockRefused when one of them is not a valid array of JSON objects, or holds what DuckDB takes though
+        it is no JSON: numbers that are not finite. Salvaged events are known to hold none.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         rows = self._read(arrays)
+        if not salvaged and pc.any(rows.column("is_not_finite")).as_py():
+            raise BlockRefused("a number that is not finite")
         rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
         numbers = rows.column("table_number")
         tables = {
@@ -166,19 +173,29 @@ class KinetoReading:
 
     def __init__(self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int) -> None:
         self.facts = Facts()
+        self._source = source
         self._document = Document(source, block_size, KEPT_KEYS)
         self._pool = pool
         self._lookahead = lookahead
         self._exact = threading.Event()
         self._local = threading.local()
         self._events = 0
+        self._rejected = 0
         self._latest_ns = 0
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the events in file order, typed.
 
-        Raises InputError for what is not a JSON trace, is cut, or holds an event that is not valid JSON.
+        Raises InputError for what is not a JSON trace, or holds several.
         """
+        try:
+            yield from self._read()
+        except InputError as error:
+            if self._source.members > 1:
+                raise InputError(f"{error} ({self._source.members} compressed streams in one file)") from error
+            raise
+
+    def _read(self) -> Iterator[Batch]:
         waiting: deque[_Waiting] = deque()
         try:
             while True:
@@ -204,7 +221,7 @@ class KinetoReading:
         """Return the next blocks to parse together; none at the end, or while the array's end waits for its proof."""
         blocks: list[Block] = []
         last = waiting[-1][0][-1] if waiting else None
-        while len(blocks) < BLOCKS_AT_ONCE and not (last and last.closes_array):
+        while len(blocks) < BLOCKS_AT_ONCE and not (last and last.is_last):
             last = self._document.next_block()
             if last is None:
                 break
@@ -214,14 +231,14 @@ class KinetoReading:
     def _submit(self, blocks: list[Block]) -> _Waiting:
         return blocks, self._pool.submit(self._parse, [block.array for block in blocks])
 
-    def _parse(self, arrays: list[bytes]) -> _Parsed:
+    def _parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
         parser = getattr(self._local, "parser", None)
         if parser is None:
             parser = self._local.parser = _BlockParser(self._exact)
-        return parser.parse(arrays)
+        return parser.parse(arrays, salvaged=salvaged)
 
     def _recover(self, blocks: list[Block], waiting: deque[_Waiting]) -> Iterator[Batch]:
-        """Go on after a refusal: keep the good blocks, carve the first bad one, and cut anew behind it.
+        """Go on after a refusal: keep the good blocks, take the first bad one apart, and cut anew behind it.
 
         A block is bad because its cut was in the wrong place or because an event in it is damaged; what was cut
         behind it may be wrong as well and goes back to the document.
@@ -229,50 +246,101 @@ class KinetoReading:
         for number, block in enumerate(blocks):
             try:
                 parsed = self._submit([block])[1].result()
-            except BlockRefused as refusal:
+            except BlockRefused:
                 later = [*blocks[number + 1 :], *(b for group, _ in waiting for b in group)]
                 for _, future in waiting:
                     future.cancel()
                 waiting.clear()
-                yield from self._carve(block, b"".join(b.text() + b.after for b in later), waiting, refusal)
+                yield from self._take_apart(block, b"".join(b.text() + b.after for b in later), waiting)
                 return
             yield self._batch(parsed)
 
-    def _carve(self, block: Block, behind: bytes, waiting: deque[_Waiting], refusal: BlockRefused) -> Iterator[Batch]:
-        """Yield the whole events of a refused block and give the rest, and the text behind it, back."""
-        carved = carve(block)
-        rest = block.text(carved.consumed) + block.after + behind
-        if not carved.events and not carved.array_ended:
+    def _take_apart(self, block: Block, behind: bytes, waiting: deque[_Waiting]) -> Iterator[Batch]:
+        """Yield what can be had of a refused block, and give the rest, and the text behind it, back."""
+        found = salvage(block)
+        rest = block.text(found.consumed) + block.after + behind
+        if found.false_end:
+            self._document.trust_end = False
+        if not found.consumed and not block.is_last:
             # The block ends inside its first event: it was cut in a nested list, or the event is larger than a block.
             self._document.give_back(rest, array_ended=False)
-            larger = self._document.next_block(longer_than=block.size)
-            if larger is None or larger.size <= block.size:
-                raise InputError(f"the file ends early, inside the event at byte {block.offset:,}") from refusal
-            waiting.append(self._submit([larger]))
+            if larger := self._document.next_block(longer_than=block.size):
+                waiting.append(self._submit([larger]))
             return
-        if carved.events:
+        if found.events:
             try:
-                yield self._batch(self._pool.submit(self._parse, [b"[%b]" % b",".join(carved.events)]).result())
-            except BlockRefused as error:
-                raise InputError(f"an event behind byte {block.offset:,} cannot be read: {error}") from error
-        self._document.give_back(rest, array_ended=carved.array_ended)
+                parsed = self._pool.submit(self._parse, [found.array], salvaged=True).result()
+                yield self._batch(parsed, found)
+            except BlockRefused:  # valid JSON that the parser minds all the same: look at every event
+                found = salvage(block, thorough=True)
+                yield from self._one_by_one(block, found)
+            self.facts.repairs += found.repairs
+            if self.facts.first_repair is None:
+                self.facts.first_repair = found.first_repair
+        self._document.give_back(rest, array_ended=found.array_ended)
 
-    def _batch(self, parsed: _Parsed) -> Batch:
+    def _one_by_one(self, block: Block, found: Salvaged) -> Iterator[Batch]:
+        """Yield the events of a block, rejecting those that the parser refuses on their own."""
+        good: list[int] = []
+
+        def sift(numbers: list[int]) -> None:
+            try:
+                array = b"[%b]" % b",".join(found.pieces[n] for n in numbers)
+                self._pool.submit(self._parse, [array], salvaged=True).result()
+            except BlockRefused as refusal:
+                if len(numbers) > 1:
+                    sift(numbers[: len(numbers) // 2])
+                    sift(numbers[len(numbers) // 2 :])
+                    return
+                reason = f"refused by the parser: {str(refusal).splitlines()[0][:120]}"
+                sample = masked(found.pieces[numbers[0]][:200])
+                found.rejects.append(Reject(found.ordinals[numbers[0]], block.offset, reason, sample))
+            else:
+                good.extend(numbers)
+
+        if found.pieces:
+            sift(list(range(len(found.pieces))))
+        found.pieces = [found.pieces[n] for n in good]
+        found.ordinals = [found.ordinals[n] for n in good]
+        yield self._batch(self._pool.submit(self._parse, [found.array], salvaged=True).result(), found)
+
+    def _batch(self, parsed: _Parsed, found: Salvaged | None = None) -> Batch:
+        """Number the events as in the file; those of a salvaged block with the rejected ones in between."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         base = pa.scalar(self._events, pa.int64())
-        tables = {
-            name: rows.set_column(0, "event_id", pc.add(rows.column("event_id"), base))
-            for name, rows in parsed.tables.items()
-        }
-        self._events += parsed.events
+        ordinals = pa.array(found.ordinals, pa.int64()) if found else None
+
+        def numbered(rows: pa.Table) -> pa.Table:
+            ids = rows.column("event_id")
+            ids = pc.add(pc.take(ordinals, ids) if ordinals is not None else ids, base)
+            return rows.set_column(0, "event_id", ids)
+
+        tables = {name: numbered(rows) for name, rows in parsed.tables.items()}
+        rejects = [replace(r, event_id=r.event_id + self._events) for r in found.rejects] if found else []
+        events = found.events if found else parsed.events
+        self._events += events
+        self._rejected += len(rejects)
         self._latest_ns = max(self._latest_ns, parsed.latest_ns or 0)
         if self.facts.pid is None:
             self.facts.pid = parsed.pid
-        return Batch(parsed.events, tables)
+        return Batch(events, tables, rejects)
 
     def _complete_facts(self) -> None:
+        """Fill in what is only known at the end.
+
+        Raises InputError when more of the file is damaged than sound.
+        """
+        if self._rejected > max(_FEW_REJECTS, self._events // 2):
+            raise InputError(
+                f"{self._rejected:,} of {self._events:,} events cannot be read: damaged, or several writers in one file"
+            )
+        for end in (self._source.damage, self._document.incomplete):
+            if end:
+                self.facts.complete = False
+                self.facts.warnings.append(end)
+        self.facts.warnings.extend(self._document.problems)
         _facts_from_metadata(self.facts, self._document.metadata)
         if self.facts.clock_domain == "relative" and self._latest_ns > _EPOCH_FROM_NS:
             self.facts.clock_domain = "epoch"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -16,6 +15,7 @@ ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _PIECE: Final = 64 << 10
 _PIECES: Final = 32
 _HASH_CHUNK: Final = 4 << 20
+_INFLATE_CHUNK: Final = 64 << 10
 
 
 class Readable(Protocol):
@@ -28,7 +28,8 @@ class ByteSource:
     """The decompressed bytes of one trace file.
 
     Compression is told by the first bytes, never by the name. `digest` is the content's hash so far, `raw_position`
-    how much of the file itself was read (for progress). Use as a context manager.
+    how much of the file itself was read (for progress). Compressed data that is damaged or ends early gives all that
+    was decompressed before, and `damage` says what happened. Use as a context manager.
     """
 
     def __init__(self, path: Path, watch: Callable[[], None] | None = None) -> None:
@@ -37,39 +38,39 @@ class ByteSource:
         Raises InputError when the file cannot be opened.
         """
         self.path = path
+        self.damage: str | None = None
+        self.position = 0
         self._watch = watch
         self._hash = xxhash.xxh3_128()
-        self.position = 0
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         magic = self._file.read(4)
         self._file.seek(0)
-        self._stream = _decompressed(self._file, magic)
+        self._inflater = _inflater(self._file, magic)
 
     def read(self, size: int) -> bytes:
         """Return the next `size` decompressed bytes, fewer only at the end.
 
-        Raises InputError when the compressed data is damaged or ends early.
+        Raises InputError when the file cannot be read from its disk.
         """
-        parts: list[bytes] = []
-        wanted = size
         try:
-            while wanted and (part := self._stream.read(wanted)):
-                parts.append(part)
-                wanted -= len(part)
-        except (EOFError, OSError, ValueError, zlib.error, _zstd_error()) as error:
-            raise InputError(
-                f"{self.path}: compressed data is damaged or ends early after byte {self.position + size - wanted:,}"
-                f" of its content: {error}"
-            ) from error
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+            data = self._inflater.read(size) if self._inflater else self._file.read(size)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror or error}") from error
+        if self._inflater:
+            self.damage = self._inflater.damage
         self._hash.update(data)
         self.position += len(data)
         if self._watch:
             self._watch()
         return data
+
+    @property
+    def members(self) -> int:
+        """How many compressed streams the file has in a row; 1 for a plain file."""
+        return self._inflater.members if self._inflater else 1
 
     @property
     def raw_position(self) -> int:
@@ -91,24 +92,79 @@ class ByteSource:
         self.close()
 
 
-def _zstd_error() -> type[Exception]:
-    import zstandard
+class _Decompressor(Protocol):
+    """What zlib's and zstd's decompression objects have in common."""
 
-    error: type[Exception] = zstandard.ZstdError
-    return error
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
 
 
-def _decompressed(file: BinaryIO, magic: bytes) -> Readable:
+class _Inflater:
+    """Decompresses a file stream by stream, and gives all there is when the data is damaged or ends early."""
+
+    def __init__(self, file: BinaryIO, make: Callable[[], _Decompressor], error: type[Exception]) -> None:
+        self._file = file
+        self._make = make
+        self._error = error
+        self._current: _Decompressor | None = make()
+        self._ready = b""
+        self.members = 1
+        self.damage: str | None = None
+
+    def read(self, size: int) -> bytes:
+        """Return the next `size` bytes, fewer only at the end."""
+        parts = [self._ready]
+        have = len(self._ready)
+        while have < size and (part := self._next()) is not None:
+            parts.append(part)
+            have += len(part)
+        data = b"".join(parts)
+        self._ready = data[size:]
+        return data[:size]
+
+    def _next(self) -> bytes | None:
+        """Return what the next piece of the file gives, None at the end."""
+        if self._current is None:
+            return None
+        raw = self._file.read(_INFLATE_CHUNK)
+        if not raw:
+            self.damage = None if self._current.eof else "the compressed data ends early"
+            self._current = None
+            return None
+        parts = []
+        while raw:
+            if self._current.eof:
+                raw = raw.lstrip(b"\0")  # padding between members is legal
+                if not raw:
+                    break
+                self._current = self._make()
+                self.members += 1
+            try:
+                parts.append(self._current.decompress(raw))
+            except self._error as error:
+                self.damage = f"the compressed data is damaged ({error})"
+                self._current = None
+                break
+            raw = self._current.unused_data if self._current.eof else b""
+        return b"".join(parts)
+
+
+def _inflater(file: BinaryIO, magic: bytes) -> _Inflater | None:
     if magic.startswith(GZIP):
-        from isal import igzip
+        from isal import isal_zlib
 
-        stream: Readable = igzip.open(file, "rb")  # type: ignore[no-untyped-call]
-        return stream
+        zlib_error: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub has an instance
+        return _Inflater(file, lambda: isal_zlib.decompressobj(wbits=31), zlib_error)
     if magic.startswith(ZSTD):
         import zstandard
 
-        return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    return file
+        return _Inflater(file, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
+    return None
 
 
 def fingerprint(path: Path) -> str:

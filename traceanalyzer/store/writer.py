@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,9 @@ _ARROW_TYPES: Final = {
     "BOOLEAN": pa.bool_(),
     "VARCHAR[]": pa.list_(pa.string()),
 }
+FILES: Final = {**schema.TABLES, "rejects": schema.REJECTS}
+"""The tables that every trace has a file of, besides `traces`."""
+
 _NO_DICTIONARY: Final = frozenset({"event_id", "start_ns", "dur_ns", "correlation_id", "external_id", "args"})
 """Columns whose values hardly repeat: building a dictionary for them is wasted time."""
 
@@ -105,13 +109,21 @@ class TraceWriter:
         self._identity = identity
         folder.mkdir(parents=True)
         self._files = {
-            name: _TableFile(folder / f"{name}.parquet", columns, group_bytes)
-            for name, columns in schema.TABLES.items()
+            name: _TableFile(folder / f"{name}.parquet", columns, group_bytes) for name, columns in FILES.items()
         }
 
     def append(self, table: str, rows: pa.Table) -> None:
-        """Add rows (columns of `schema.TABLES[table]`) to a table."""
+        """Add rows (columns of `FILES[table]`) to a table."""
         self._files[table].append(rows, self._identity)
+
+    def append_rejects(self, rejects: Sequence[object]) -> None:
+        """Add rows to `rejects`; each object has the attributes of `schema.REJECTS`."""
+        if rejects:
+            columns = {
+                name: pa.array([getattr(r, name) for r in rejects], _ARROW_TYPES[kind])
+                for name, kind in schema.REJECTS.items()
+            }
+            self.append("rejects", pa.table(columns))
 
     def close(self) -> dict[str, int]:
         """Finish all files; return the number of rows per table."""
@@ -134,7 +146,7 @@ def relabel(folder: Path, identity: Identity) -> None:
 
     Needed when a compressed trace names its rank only behind its events.
     """
-    for name, columns in schema.TABLES.items():
+    for name, columns in FILES.items():
         path = folder / f"{name}.parquet"
         new = path.with_suffix(".new")
         file = _TableFile(new, columns)

@@ -1,0 +1,69 @@
+"""Throws mutated traces at the reader for as long as you like: `make fuzz`, or python benchmarks/fuzz.py [N] [SEED].
+
+Each round mutates single events of a small trace (bytes flipped, cut out, put in, repeated; sometimes the file is cut) and
+insists that reading neither crashes nor hangs, that the ledger adds up, and that every event that was not touched is
+there. A finding prints the bytes that made it and ends the run with an error. Rounds go to all processors.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.readers.test_salvage import mutated_trace, read_and_check
+
+_BATCH = 250
+
+
+def rounds(seed: int, count: int) -> str | None:
+    """Run `count` rounds; return what went wrong, with the bytes, or None."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.json"
+        for _ in range(count):
+            kinds = ("flip", "delete", "insert", "splice")
+            changes = [
+                (chance.choice(kinds), chance.random(), chance.randrange(256), chance.randint(1, 20))
+                for _ in range(chance.randint(1, 4))
+            ]
+            layout = chance.choice([{}, {"indent": 1}, {"separators": (",", ":")}])
+            text, untouched = mutated_trace(changes, layout)
+            if chance.random() < 0.1:
+                text, untouched = text[: chance.randrange(1, len(text))], set()
+            path.write_bytes(text)
+            try:
+                read_and_check(path, chance.choice([37, 300, 5000]), untouched)
+            except AssertionError as error:
+                return f"{error}\n{text!r}"
+            except Exception as error:
+                return f"{type(error).__name__}: {error}\n{text!r}"
+    return None
+
+
+def main() -> None:
+    """Run the campaign and say how it went."""
+    wanted = int(float(sys.argv[1])) if len(sys.argv) > 1 else 100_000
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
+    started, done = time.monotonic(), 0
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        batches = [pool.submit(rounds, seed + n, _BATCH) for n in range(-(-wanted // _BATCH))]
+        for batch in batches:
+            if finding := batch.result():
+                for other in batches:
+                    other.cancel()
+                sys.exit(f"finding after about {done:,} rounds (seed {seed}): {finding}")
+            done += _BATCH
+            if done % 10_000 == 0:
+                print(f"{done:,} rounds, {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{done:,} mutations without a finding, seed {seed}, {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

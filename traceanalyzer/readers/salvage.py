@@ -1,0 +1,263 @@
+"""Takes a refused block apart: keeps every sound event, repairs what can be repaired, rejects the rest one by one.
+
+A block is refused because it was cut inside an event, or because an event in it is damaged. Sixteen events at a time
+are tried as they are; only where that fails, single events are looked at. A damaged event ends where the next sound
+one begins, so one bad event costs one event.
+
+Positions are found with the standard library's decoder, which says where a value ends, on the text read as Latin-1:
+there a position is a byte, and JSON's structure is the same as in UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from traceanalyzer.readers.base import Reject
+from traceanalyzer.readers.document import BOUNDARY, Block
+from traceanalyzer.readers.repair import is_sound, masked, repaired
+
+_GROUP: Final = 16
+_EVENT_START: Final = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')
+_BEHIND_EVENT: Final = re.compile(r"\}\s*,\s*\Z")
+_BEHIND_ARRAY: Final = re.compile(r'\s*(?:\}|\Z|,\s*(?:\Z|"[^"]*(?:\Z|"\s*(?:\Z|:))))')
+_SEPARATORS: Final = re.compile(r"[\s,]*")
+_PHASE: Final = re.compile(r'"ph"\s*:')
+_LONGEST_EVENT: Final = 64 << 20
+"""Bytes of a sound text that may still turn out to be one event."""
+_LONGEST_DAMAGE: Final = 4 << 20
+"""Bytes behind a damaged place in which the next event is looked for."""
+_LONGEST_WORD: Final = 8
+"""Characters of a word or escape that the end of a file can have cut."""
+_SAMPLE: Final = 200
+
+_decoder: Final = json.JSONDecoder()
+
+
+@dataclass
+class Salvaged:
+    """What a block held: sound events as pieces of JSON, rejected ones, and where its text was left."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    """Events, one or several with commas between them, each valid JSON."""
+    ordinals: list[int] = field(default_factory=list)
+    """The ordinal of each sound event among all events of the block."""
+    rejects: list[Reject] = field(default_factory=list)
+    repairs: Counter[str] = field(default_factory=Counter)
+    first_repair: int | None = None
+    """Byte of the document where the first repair was made."""
+    events: int = 0
+    consumed: int = 0
+    """Bytes of the block that were dealt with; what follows is the beginning of an event that ends elsewhere."""
+    array_ended: bool = False
+    false_end: bool = False
+    """What looked like the array's end stands inside an event: the file is cut."""
+
+    @property
+    def array(self) -> bytes:
+        """The sound events as one JSON array."""
+        return b"[%b]" % b",".join(self.pieces)
+
+    def keep(self, piece: bytes, count: int = 1) -> None:
+        """Note sound events."""
+        self.pieces.append(piece)
+        self.ordinals.extend(range(self.events, self.events + count))
+        self.events += count
+
+    def reject(self, offset: int, text: bytes, reason: str) -> None:
+        """Note an event that cannot be stored."""
+        self.rejects.append(Reject(self.events, offset, reason, masked(text[:_SAMPLE])))
+        self.events += 1
+
+    def repair(self, offset: int, kinds: Counter[str]) -> None:
+        """Note what was repaired at a byte of the document."""
+        self.repairs += kinds
+        if self.first_repair is None:
+            self.first_repair = offset
+
+
+def salvage(block: Block, *, thorough: bool = False) -> Salvaged:
+    """Return the events of a block that the parser refused.
+
+    `thorough` looks at every event for what the parser minds though it is valid JSON: fields of a wrong type and keys
+    that come twice.
+    """
+    return _Salvage(block, thorough).run()
+
+
+class _Salvage:
+    def __init__(self, block: Block, thorough: bool) -> None:
+        self.block = block
+        self.text = block.text()
+        self.latin = self.text.decode("latin-1")
+        self.thorough = thorough
+        self.behind_sound = False
+        self.found = Salvaged()
+
+    def run(self) -> Salvaged:
+        if not self.thorough:
+            self._in_groups()
+        else:
+            self._singly(0, len(self.text))
+        return self.found
+
+    def _in_groups(self) -> None:
+        """Keep groups of events that are valid as they are; look at the others one by one."""
+        cuts = [(m.start() + 1, m.end()) for m in BOUNDARY.finditer(self.text)]
+        starts, ends = [0, *(resume for _, resume in cuts)], [*(end for end, _ in cuts), len(self.text)]
+        at = 0
+        for first in range(0, len(starts), _GROUP):
+            start, until = max(at, starts[first]), ends[min(first + _GROUP, len(starts)) - 1]
+            if start >= until:  # an event reached over this whole group
+                continue
+            piece = self.text[start:until]
+            if start == starts[first] and (count := _sound_events(piece)):
+                self.found.keep(piece, count)
+                self.behind_sound = True
+                at = self.found.consumed = until
+            elif self._singly(start, until):
+                at = self.found.consumed
+            else:
+                return
+
+    def _singly(self, at: int, until: int) -> bool:
+        """Look at the events that start before `until` one by one; False when the block is dealt with."""
+        first = at == 0
+        while True:
+            at = self._step_over_separators(at, first)
+            first = False
+            if at >= len(self.text):
+                self.found.consumed = len(self.text)
+                return False
+            if self.latin[at] == "]" and self._is_array_end(at):
+                self.found.consumed = at + 1
+                self.found.array_ended = True
+                return False
+            if at >= until:
+                self.found.consumed = at
+                return True
+            end = self._event(at)
+            if end is None:
+                self.found.consumed = at
+                return False
+            at = end
+
+    def _step_over_separators(self, at: int, first: bool) -> int:
+        """Return where the next element begins; between two there must be one comma, before `]` none."""
+        match = _SEPARATORS.match(self.latin, at)
+        assert match is not None
+        end = match.end()
+        wanted = 0 if first or end == len(self.text) or self.latin[end] == "]" else 1
+        commas = match.group().count(",")
+        if commas > wanted and end < len(self.text):
+            self.found.repair(self.block.offset + at, Counter({"stray comma": commas - wanted}))
+        elif commas < wanted and self.latin[at - 1] == "}":
+            self.found.repair(self.block.offset + at, Counter({"missing comma": 1}))
+        return end
+
+    def _is_array_end(self, at: int) -> bool:
+        """Say whether the `]` at `at`, where an event should begin, closes the array of events.
+
+        It does right behind a sound event when the document's end or another key follows, and behind a damaged one when
+        the rest is all that the document still needs.
+        """
+        if self.behind_sound:
+            return _BEHIND_ARRAY.match(self.latin, at + 1) is not None
+        return self.block.is_last and not self.block.after and _completes_document(self.text[at + 1 :])
+
+    def _event(self, at: int) -> int | None:
+        """Deal with the event at `at`; return where it ends, None when its end is not in this block."""
+        self.behind_sound = False
+        try:
+            _, end = _decoder.raw_decode(self.latin, at)
+        except (json.JSONDecodeError, RecursionError) as error:
+            if self._goes_on(error, at):
+                self.found.false_end = self.block.is_last
+                return None
+            end = len(self.text) if self._is_cut_off(error) else self._next_start(at)
+            if end == len(self.text) and not self.block.is_last and end - at < _LONGEST_DAMAGE:
+                return None  # the block may have been cut inside this event: look at it with more text behind it
+            self._damaged(at, end, error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply")
+            return end
+        event = self.text[at:end]
+        if self.thorough or not _sound_events(event):
+            self._damaged(at, end, "not an event")
+        else:
+            self.found.keep(event)
+        self.behind_sound = True
+        return end
+
+    def _goes_on(self, error: Exception, at: int) -> bool:
+        """Say whether the text is sound up to the block's end, so that the event goes on behind it."""
+        whole = self.block.is_last and not self.block.after
+        if whole or not isinstance(error, json.JSONDecodeError):
+            return False
+        return error.pos >= len(self.latin.rstrip()) and len(self.text) - at < _LONGEST_EVENT
+
+    def _is_cut_off(self, error: Exception) -> bool:
+        """Say whether the text is sound up to where the file ends."""
+        if not self.block.is_last or self.block.after or not isinstance(error, json.JSONDecodeError):
+            return False
+        left = self.latin[error.pos :].rstrip()
+        return (
+            error.msg.startswith("Unterminated string") or (len(left) <= _LONGEST_WORD and left.isalnum()) or not left
+        )
+
+    def _next_start(self, at: int) -> int:
+        """Return where the next event begins behind a damaged one, or the block's end.
+
+        An event begins where a sound one can be read that has a phase, or, damaged itself, behind `},` with a phase
+        before the next such place.
+        """
+        for start in _EVENT_START.finditer(self.latin, at + 1):
+            place = start.start()
+            try:
+                value, _ = _decoder.raw_decode(self.latin, place)
+            except (json.JSONDecodeError, RecursionError):
+                if _BEHIND_EVENT.search(self.latin, max(at, place - 200), place):
+                    following = BOUNDARY.search(self.text, place)
+                    if _PHASE.search(self.latin, place, following.start() if following else len(self.latin)):
+                        return place
+                continue
+            if isinstance(value, dict) and "ph" in value:
+                return place
+        return len(self.text)
+
+    def _damaged(self, at: int, end: int, why: str) -> None:
+        """Repair the event that stands between two places, or reject it."""
+        text = self.text[at:end].rstrip(b", \t\r\n")
+        fixed = repaired(text)
+        if fixed is not None:
+            event, kinds = fixed
+            if kinds:
+                self.found.repair(self.block.offset + at, kinds)
+            self.found.keep(event)
+            return
+        cut = self.block.is_last and not self.block.after and end == len(self.text)
+        reason = "cut off where the file ends" if cut else why[:1].lower() + why[1:]
+        self.found.reject(self.block.offset + at, text, reason)
+
+
+def _completes_document(rest: bytes) -> bool:
+    """Say whether a text is what can follow the array's `]` up to the end of the file."""
+    if not rest.strip():
+        return True
+    try:
+        orjson.loads(b'{"":0' + rest)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _sound_events(piece: bytes) -> int:
+    """Return how many events the text holds when it is one or more sound events with commas between, else 0."""
+    try:
+        values: list[Any] = orjson.loads(b"[%b]" % piece)
+    except orjson.JSONDecodeError:
+        return 0
+    return len(values) if all(isinstance(value, dict) and is_sound(value) for value in values) else 0
