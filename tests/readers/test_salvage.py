@@ -22,14 +22,17 @@ GOOD_A = '{"ph":"X","cat":"kernel","name":"a","pid":0,"tid":7,"ts":1,"dur":2,"ar
 GOOD_B = '{"ph":"X","cat":"kernel","name":"b","pid":0,"tid":7,"ts":5,"dur":2,"args":{"device":0,"stream":7}}'
 
 
+POOL = ThreadPoolExecutor(2)
+
+
 class Read:
     """A trace as read: rows by table, rejects, facts."""
 
-    def __init__(self, path, block_size=1 << 20):
+    def __init__(self, path, block_size=1 << 20, pool=POOL):
         self.tables: dict[str, list] = {}
         self.rejects = []
         self.events = 0
-        with ThreadPoolExecutor(2) as pool, ByteSource(path) as source:
+        with ByteSource(path) as source:
             reading = KinetoReader().read(source, pool, lookahead=3, block_size=block_size)
             for batch in reading:
                 for name, rows in batch.tables.items():

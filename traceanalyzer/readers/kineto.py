@@ -83,8 +83,6 @@ class _Parsed:
 class _BlockParser:
     """Parses blocks with DuckDB; one per thread, since a connection serves one query at a time."""
 
-    exact: threading.Event
-    """Set once a time was met that a double cannot hold; shared by the parsers of a file."""
     connection: duckdb.DuckDBPyConnection = field(init=False)
     files: BlockFileSystem = field(init=False)
 
@@ -95,16 +93,17 @@ class _BlockParser:
         self.files = BlockFileSystem()
         self.connection.register_filesystem(self.files)
 
-    def parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
+    def parse(self, arrays: list[bytes], exact: threading.Event, *, salvaged: bool = False) -> _Parsed:
         """Return the typed rows of consecutive blocks of events, each given as a JSON array.
 
+        `exact`, shared by the parsers of a file, is set once a time was met that a double cannot hold.
         Raises BlockRefused when one of them is not a valid array of JSON objects, or holds what DuckDB takes though
         it is no JSON: numbers that are not finite. Salvaged events are known to hold none.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        rows = self._read(arrays)
+        rows = self._read(arrays, exact)
         if not salvaged and pc.any(rows.column("is_not_finite")).as_py():
             raise BlockRefused("a number that is not finite")
         rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
@@ -116,15 +115,15 @@ class _BlockParser:
         }
         return _Parsed(rows.num_rows, tables, pc.max(rows.column("start_ns")).as_py(), _host_pid(tables))
 
-    def _read(self, arrays: list[bytes]) -> pa.Table:
+    def _read(self, arrays: list[bytes], exact: threading.Event) -> pa.Table:
         """Return the rows of `read_query`, read as decimals when a double cannot hold one of the times."""
         import pyarrow.compute as pc
 
-        if not self.exact.is_set():
+        if not exact.is_set():
             rows = self._query(arrays, exact=False)
             if not pc.any(pc.equal(rows.column("time_state"), OUT_OF_RANGE)).as_py():
                 return rows
-            self.exact.set()  # the next blocks hold times of the same kind
+            exact.set()  # the next blocks hold times of the same kind
         return self._query(arrays, exact=True)
 
     def _query(self, arrays: list[bytes], *, exact: bool) -> pa.Table:
@@ -165,6 +164,9 @@ def _host_pid(tables: dict[str, pa.Table]) -> int | None:
     return None
 
 
+_of_thread = threading.local()
+"""Holds each thread's parser, which serves one file after the other."""
+
 _Waiting = tuple[list[Block], Future[_Parsed]]
 
 
@@ -178,7 +180,6 @@ class KinetoReading:
         self._pool = pool
         self._lookahead = lookahead
         self._exact = threading.Event()
-        self._local = threading.local()
         self._events = 0
         self._rejected = 0
         self._latest_ns = 0
@@ -232,10 +233,10 @@ class KinetoReading:
         return blocks, self._pool.submit(self._parse, [block.array for block in blocks])
 
     def _parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
-        parser = getattr(self._local, "parser", None)
+        parser: _BlockParser | None = getattr(_of_thread, "parser", None)
         if parser is None:
-            parser = self._local.parser = _BlockParser(self._exact)
-        return parser.parse(arrays, salvaged=salvaged)
+            parser = _of_thread.parser = _BlockParser()
+        return parser.parse(arrays, self._exact, salvaged=salvaged)
 
     def _recover(self, blocks: list[Block], waiting: deque[_Waiting]) -> Iterator[Batch]:
         """Go on after a refusal: keep the good blocks, take the first bad one apart, and cut anew behind it.
@@ -244,16 +245,23 @@ class KinetoReading:
         behind it may be wrong as well and goes back to the document.
         """
         for number, block in enumerate(blocks):
-            try:
-                parsed = self._submit([block])[1].result()
-            except BlockRefused:
-                later = [*blocks[number + 1 :], *(b for group, _ in waiting for b in group)]
-                for _, future in waiting:
-                    future.cancel()
-                waiting.clear()
-                yield from self._take_apart(block, b"".join(b.text() + b.after for b in later), waiting)
-                return
-            yield self._batch(parsed)
+            # a block that was refused alone need not be asked again
+            if len(blocks) > 1 and (parsed := self._parsed_alone(block)):
+                yield self._batch(parsed)
+                continue
+            later = [*blocks[number + 1 :], *(b for group, _ in waiting for b in group)]
+            for _, future in waiting:
+                future.cancel()
+            waiting.clear()
+            yield from self._take_apart(block, b"".join(b.text() + b.after for b in later), waiting)
+            return
+
+    def _parsed_alone(self, block: Block) -> _Parsed | None:
+        """Return the rows of one block, None when the parser refuses it."""
+        try:
+            return self._submit([block])[1].result()
+        except BlockRefused:
+            return None
 
     def _take_apart(self, block: Block, behind: bytes, waiting: deque[_Waiting]) -> Iterator[Batch]:
         """Yield what can be had of a refused block, and give the rest, and the text behind it, back."""
