@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
@@ -24,8 +26,8 @@ Rows = Iterable[list[tuple[Any, ...]]]
 
 _SAMPLE: Final = 1_000
 """Rows that decide the widths of a table's columns; later rows may be wider."""
-_LONGEST: Final = 60
-"""Characters a table shows of a text before it cuts out the middle; the other formats show all."""
+_LEAST_WIDTH: Final = 24
+"""Characters that a column of a table keeps when a terminal is too narrow for all; elsewhere texts are shown whole."""
 
 
 def write(columns: list[str], batches: Rows, form: str, target: Path | None) -> int:
@@ -36,14 +38,17 @@ def write(columns: list[str], batches: Rows, form: str, target: Path | None) -> 
     if form == "parquet" and target is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE, or send it into a pipe")
     counted = _Counted(batches)
-    with _opened(target) as stream:
-        if form == "parquet":
-            _write_parquet(columns, counted, stream)
-        else:
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
-            _WRITERS[form](columns, counted, text)
-            text.flush()
-            text.detach()
+    try:
+        with _opened(target) as stream:
+            if form == "parquet":
+                _write_parquet(columns, counted, stream)
+            else:
+                text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
+                _WRITERS[form](columns, counted, text)
+                text.flush()
+                text.detach()
+    except BrokenPipeError:  # the reader of our output had enough, which is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return counted.rows
 
 
@@ -94,6 +99,15 @@ def cell(value: object) -> str:
         case bytes():
             return value.hex()
     return str(value)
+
+
+def rounded(value: object) -> str:
+    """Return a value as `cell` does, but a float as a person reads it: six digits, cents from a hundred on."""
+    if isinstance(value, float) and math.isfinite(value):
+        if value.is_integer() and abs(value) < 1e15:
+            return f"{value:.0f}"
+        return f"{value:.2f}" if abs(value) >= 100 else f"{value:.6g}"
+    return cell(value)
 
 
 def _plain(value: object) -> object:
@@ -149,23 +163,39 @@ def _write_markdown(columns: list[str], batches: Rows, out: IO[str]) -> None:
     out.write(line(columns))
     out.write("|" + "|".join("---:" if right else "---" for right in _right_aligned(columns, first)) + "|\n")
     for row in chain(first, rest):
-        out.write(line(cell(value) for value in row))
+        out.write(line(rounded(value) for value in row))
 
 
 def _write_table(columns: list[str], batches: Rows, out: IO[str]) -> None:
     first, rest = _sampled(batches)
-    shown = [[shorten(_printable(cell(value))) for value in row] for row in first]
-    widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
+    shown = [[_printable(rounded(value)) for value in row] for row in first]
     right = _right_aligned(columns, first)
+    widths = _fitted([max(map(len, column)) for column in zip(columns, *shown, strict=True)], right)
 
     def line(cells: Iterable[str]) -> str:
-        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
+        cut = (shorten(c, w) if not r else c for c, w, r in zip(cells, widths, right, strict=True))
+        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cut, widths, right, strict=True))
         return "  ".join(padded).rstrip() + "\n"
 
     out.write(line(columns))
     out.write(line("-" * width for width in widths))
     out.writelines(line(cells) for cells in shown)
-    out.writelines(line([shorten(_printable(cell(value))) for value in row]) for row in rest)
+    out.writelines(line([_printable(rounded(value)) for value in row]) for row in rest)
+
+
+def _fitted(widths: list[int], right: list[bool]) -> list[int]:
+    """Return the widths of the columns, the widest texts narrowed to fit into the terminal, if there is one."""
+    if not sys.stdout.isatty():
+        return widths
+    room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
+    widths = list(widths)
+    texts = [n for n, is_number in enumerate(right) if not is_number]
+    while sum(widths) > room and texts:
+        widest = max(texts, key=lambda n: widths[n])
+        if widths[widest] <= _LEAST_WIDTH:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def _sampled(batches: Rows) -> tuple[list[tuple[Any, ...]], Iterator[tuple[Any, ...]]]:
@@ -182,7 +212,7 @@ def _right_aligned(columns: list[str], rows: list[tuple[Any, ...]]) -> list[bool
     ]
 
 
-def shorten(text: str, longest: int = _LONGEST) -> str:
+def shorten(text: str, longest: int) -> str:
     """Return the text with its middle cut out when it is too long: kernel names differ at both ends.
 
     >>> shorten("abcdefghij", 5)

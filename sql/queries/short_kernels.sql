@@ -8,7 +8,7 @@
 -- Example: traceanalyzer query STORE short_kernels -p threshold_us=5
 -- Columns:
 --   run (text): name of the training run
---   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   collector (text): what recorded the trace, such as 'pytorch'
 --   rank (number): rank of the process, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   name (text): name of the kernel

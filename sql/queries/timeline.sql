@@ -12,7 +12,7 @@
 -- Example: traceanalyzer query STORE timeline
 -- Columns:
 --   run (text): name of the training run
---   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   collector (text): what recorded the trace, such as 'pytorch'
 --   rank (number): rank of the process, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   device (number): index of the GPU as the collector numbers it

@@ -5,7 +5,7 @@
 -- Example: traceanalyzer query STORE traces
 -- Columns:
 --   run (text): name of the training run
---   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   collector (text): what recorded the trace, such as 'pytorch'
 --   rank (number): rank of the process, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   rank_source (text): who said the rank
@@ -13,7 +13,7 @@
 --   device_name (text): name of the GPU
 --   host (text): host name, NULL when the trace does not say
 --   pid (number): process whose host side was recorded
---   clock_domain (text): what times count from: 'epoch', 'boot' or 'relative'
+--   clock_domain (text): what times count from: 'epoch' or 'relative'
 --   complete (boolean): the file was whole
 --   bytes (bytes): size of the file
 --   events_read (count): events in the file

@@ -4,7 +4,7 @@
 --
 -- Columns:
 --   run (text): name of the training run
---   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   collector (text): what recorded the trace, such as 'pytorch'
 --   rank (number): rank of the process in the training job, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   trace_id (text): short hash of the trace's content

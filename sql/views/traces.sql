@@ -4,7 +4,7 @@
 --
 -- Columns:
 --   run (text): name of the training run
---   collector (text): pytorch, rocprofv3 or rocm_trace_lite
+--   collector (text): what recorded the trace, such as 'pytorch'
 --   rank (number): rank of the process in the training job, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   trace_id (text): short hash of the trace's content
@@ -17,7 +17,7 @@
 --   device_name (text): name of the GPU
 --   profiler (text): versions and switches of the profiler
 --   clock_base_ns (ns): add this to start_ns for the time since the epoch of clock_domain
---   clock_domain (text): 'epoch' (Unix time), 'boot' or 'relative' (zero unknown)
+--   clock_domain (text): 'epoch' (Unix time) or 'relative' (zero unknown)
 --   complete (boolean): the file was whole
 --   events_read (count): events in the file
 --   events_stored (count): events in the store; read = stored + rejected

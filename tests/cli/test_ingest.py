@@ -167,8 +167,9 @@ def test_the_highest_code_met_is_returned_and_the_good_ones_stored(cli, trace):
     [
         (["--rank", "1", "--rank-map", "x"], "exclude each other"),
         (["--rank", "-1"], "0 or more"),
-        (["--rank-map", "none.csv"], "none.csv"),
+        (["--rank-map", "none.csv"], "none.csv: No such file"),
         (["--memory", "lots"], "not a size"),
+        (["--memory", "1MB"], "at least 256MB"),
         (["--jobs", "0"], "jobs"),
         (["--collector", "pytorh"], "did you mean 'pytorch'"),
         (["--nonsense"], "nonsense"),
@@ -291,3 +292,43 @@ def test_secrets_in_damaged_events_are_masked(cli, tmp_path):
     assert "AUTH_TOKEN" in out
     assert "hunter2" not in out
     assert not [p for p in (tmp_path / "s").rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]
+
+
+def test_rank_maps_that_are_wrong_are_said(cli, trace, tmp_path):
+    (tmp_path / "a.csv").write_text("# ranks\nrank2.json, x\n")
+    assert "line 2, 'rank2.json, x'" in cli("ingest", "runs", "--store", "s", "--rank-map", "a.csv", code=2).err
+    (tmp_path / "b.json").write_text('{"rank2.json": "one"}')
+    assert "'one', not a number" in cli("ingest", "runs", "--store", "s", "--rank-map", "b.json", code=2).err
+    (tmp_path / "c.json").write_text('{"rank2.json": 1, "rnak3.json": 2}')
+    assert "no file is named rnak3.json" in cli("ingest", "runs", "--store", "s", "--rank-map", "c.json").err
+
+
+def test_standard_input_is_shown_as_such(cli, trace):
+    cli("ingest", "-", "--store", "s", stdin=trace.read_bytes())
+    assert json.loads(cli("query", "s", "traces", "--format", "json").out)[0]["path"] == "-"
+
+
+def test_several_files_of_a_rank_with_replace_are_all_kept(cli, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document([kernel(name, 0, 5)])))
+    for _ in range(2):
+        cli("ingest", "a.json", "b.json", "--store", "s", "--rank", "0", "--replace")
+        rows = json.loads(cli("query", "s", "SELECT name, part FROM kernels ORDER BY name", "--format", "json").out)
+        assert rows == [{"name": "a", "part": 0}, {"name": "b", "part": 1}]
+
+
+def test_dry_run_counts_what_would_be_replaced(cli, trace):
+    cli("ingest", "runs", "--store", "s")
+    line = cli("ingest", "runs", "--store", "s", "--replace", "--dry-run").out.splitlines()[-1]
+    assert line.split()[-2] == "1"
+
+
+def test_a_rank_is_set_right_by_ingesting_again(cli, tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps(document([kernel("a", 0, 5)])))
+    cli("ingest", "t.json", "--store", "s")
+    ran = cli("ingest", "t.json", "--store", "s", "--rank", "3")
+    assert "rank changed" in ran.out
+    rows = json.loads(cli("query", "s", "traces", "--format", "json").out)
+    assert [(row["rank"], row["rank_source"]) for row in rows] == [(3, "--rank")]
+    assert json.loads(cli("query", "s", "SELECT DISTINCT rank FROM kernels", "--format", "json").out) == [{"rank": 3}]
+    assert "already stored" in cli("ingest", "t.json", "--store", "s", "--rank", "3").out

@@ -42,3 +42,11 @@ def test_an_unknown_command_names_the_nearest(cli):
 def test_a_traceback_only_with_debug(cli):
     assert "Traceback" not in cli("query", "none", "timeline", code=2).err
     assert "Traceback" in cli("query", "none", "timeline", "--debug", code=1).err
+
+
+def test_without_arguments_the_help_is_shown(cli):
+    assert cli().out.startswith("Usage: traceanalyzer")
+
+
+def test_usage_errors_point_to_the_help_of_the_command(cli):
+    assert "see 'traceanalyzer query --help'" in cli("query", code=2).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import sys
@@ -57,18 +58,20 @@ def ingest(
     Example: traceanalyzer ingest results/ --store mystore --run baseline
     """
     from traceanalyzer.ingest.plan import STDIN, RankChoice, make_plan
-    from traceanalyzer.ingest.run import Ingest, Resources, cores, exit_code
+    from traceanalyzer.ingest.run import LEAST_MEMORY, Ingest, Resources, cores, exit_code
     from traceanalyzer.store.store import writing
 
     console = Console(quiet=quiet)
     ranks = RankChoice.from_options(rank, rank_map)
     resources = Resources(jobs or cores(), parse_bytes(memory))
+    if resources.memory < LEAST_MEMORY:
+        raise UsageError(f"--memory {memory}: at least {LEAST_MEMORY >> 20}MB are needed")
     if STDIN in sources and len(sources) > 1:
         raise UsageError("- (standard input) cannot be mixed with other sources")
     if dry_run:
         if STDIN in sources:
             raise UsageError("--dry-run needs files: what comes on standard input cannot be read twice")
-        _print_plan(make_plan(sources, run=run, ranks=ranks, collector=collector))
+        _print_plan(make_plan(sources, run=run, ranks=ranks, collector=collector), store, replace)
         return
     if STDIN not in sources:  # find out that nothing is there before a store is made
         plan = make_plan(sources, run=run, ranks=ranks, collector=collector)
@@ -78,21 +81,32 @@ def ingest(
             with spooled.open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
             plan = make_plan([str(spooled)], run=run or "stdin", ranks=ranks, collector=collector)
+            plan = [dataclasses.replace(item, shown=STDIN) for item in plan]
         with ProgressLine(console, len(plan)) as progress:
             outcomes = Ingest(writer, ranks, resources, replace, strict, progress).run(plan)
     _print_outcomes(console, outcomes)
+    for name in ranks.unused(plan):
+        console.note(f"--rank-map {rank_map}: no file is named {name}")
     code = exit_code(outcomes)
     if code:
         raise typer.Exit(code)
 
 
-def _print_plan(plan: list[Planned]) -> None:
-    columns = ["file", "what", "action", "run", "collector", "rank", "rank_source", "bytes"]
+def _print_plan(plan: list[Planned], root: Path, replace: bool) -> None:
+    """Print what would happen with each file; `replaces` counts the stored traces that would go."""
+    from traceanalyzer.store.layout import STORE_FILE
+    from traceanalyzer.store.store import Store
+
+    stored = [t.identity for t in Store(root).traces()] if replace and (root / STORE_FILE).is_file() else []
+    columns = ["file", "what", "action", "run", "collector", "rank", "rank_source", "replaces", "bytes"]
     rows = []
     for item in plan:
         reader = item.found.reader
         action = "store" if reader else ("fail" if item.counts else "skip")
-        readable = (item.run, reader.collector, item.rank, item.rank_source) if reader else (None,) * 4
+        readable: tuple[object, ...] = (None,) * 5
+        if reader:
+            gone = sum((i.run, i.collector, i.rank) == (item.run, reader.collector, item.rank) for i in stored)
+            readable = (item.run, reader.collector, item.rank, item.rank_source, gone if replace else None)
         size = item.path.stat().st_size if item.path.exists() else None
         rows.append((str(item.path), item.found.what, action, *readable, size))
     output.write(columns, [rows], "table", None)
@@ -102,7 +116,7 @@ def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
     """Print a row per trace on stdout; problems and notes on stderr."""
     rows = []
     for outcome in outcomes:
-        path = str(outcome.planned.path)
+        path = outcome.planned.shown
         if outcome.trace:
             of, manifest = outcome.trace.identity, outcome.trace.manifest
             count, seconds = manifest.trace["events_stored"], round(outcome.seconds, 2)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Final
 
 import typer
 from typer.exceptions import TyperException
@@ -24,10 +24,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("ingest")(ingest.ingest)
-app.command("query")(query.query)
-app.command("queries")(query.queries)
-app.command("schema")(query.schema)
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "ingest": ingest.ingest,
+    "query": query.query,
+    "queries": query.queries,
+    "schema": query.schema,
+}
+for _name, _function in COMMANDS.items():
+    app.command(_name)(_function)
 
 
 def _print_version(value: bool) -> None:
@@ -49,19 +53,16 @@ def _options(
 def main() -> None:
     """Run the command line and exit with its code; no traceback unless --debug is given."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    sys.exit(_run(arguments, debug=len(arguments) < len(sys.argv) - 1))
+    sys.exit(_run(arguments or ["--help"], debug="--debug" in sys.argv))
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
     console = Console()
     try:
-        code = app(arguments, standalone_mode=False) or 0
+        code = app(arguments, prog_name="traceanalyzer", standalone_mode=False) or 0
         if code == INTERRUPTED:
             console.error("interrupted; nothing half-done is left behind")
         return int(code)
-    except BrokenPipeError:  # the reader of our output had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if debug:
             raise
@@ -70,7 +71,8 @@ def _run(arguments: list[str], *, debug: bool) -> int:
                 console.error(str(error))
                 return error.exit_code
             case TyperException():
-                console.error(f"{error.format_message()} (see 'traceanalyzer --help')")
+                command = f" {arguments[0]}" if arguments[0] in COMMANDS else ""
+                console.error(f"{error.format_message()} (see 'traceanalyzer{command} --help')")
                 return UsageError.exit_code
             case MemoryError():
                 console.error("out of memory")

@@ -13,12 +13,16 @@ from traceanalyzer import output
 from traceanalyzer.console import Console
 from traceanalyzer.errors import UsageError, did_you_mean
 
-Format = Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(output.FORMATS)}.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", "-f", help=f"One of {', '.join(output.FORMATS)}. [default: by -o's ending, else table]"),
+]
 Target = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
 
 if TYPE_CHECKING:
     from traceanalyzer.engine.library import Parameter, SqlFile
 
+_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".md": "markdown", ".parquet": "parquet"}
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 
 
@@ -33,8 +37,8 @@ def query(
     run: Annotated[list[str] | None, typer.Option(help="Only this run; can be repeated.")] = None,
     rank: Annotated[list[str] | None, typer.Option(help="Only this rank (a number or unknown); repeatable.")] = None,
     collector: Annotated[list[str] | None, typer.Option(help="Only this collector; can be repeated.")] = None,
-    device: Annotated[list[int] | None, typer.Option(help="Only this device; can be repeated.")] = None,
-    form: Format = "table",
+    device: Annotated[list[int] | None, typer.Option(help="Only GPU work of this device; can be repeated.")] = None,
+    form: Format = None,
     target: Target = None,
     allow_external: Annotated[
         bool, typer.Option("--allow-external", help="Let SQL read other files, attach databases, write.")
@@ -44,16 +48,20 @@ def query(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
 ) -> None:
-    """Answer a named query, or one SELECT over the views ('traceanalyzer schema' lists them).
+    """Answer a named query or an SQL SELECT.
+
+    'traceanalyzer queries' lists the queries, 'traceanalyzer schema' the views that SQL can ask.
 
     Example: traceanalyzer query mystore timeline --rank 0 --format json
     """
-    _check_format(form)
+    form = _format(form, target)
     from traceanalyzer.engine import library
     from traceanalyzer.engine.session import Filters, Session
     from traceanalyzer.store.store import Store
 
     console = Console(quiet=quiet)
+    if not store.exists() and str(store) in library.load("queries"):
+        raise UsageError(f"the store comes first: traceanalyzer query {question} {store}")
     named, text = _resolve(question)
     parameters = _parameters(parameter or [])
     found = library.named_query(named) if named else None
@@ -70,9 +78,15 @@ def query(
     output.write(result.columns, result.batches(), form, target)
 
 
-def _check_format(form: str) -> None:
+def _format(form: str | None, target: Path | None) -> str:
+    """Return the format asked for: by name, else by the ending of the target file, else a table."""
+    if target is not None and not target.absolute().parent.is_dir():
+        raise UsageError(f"-o {target}: there is no folder {target.parent}")
+    if form is None:
+        return _ENDINGS.get(target.suffix.lower(), "table") if target else "table"
     if form not in output.FORMATS:
         raise UsageError(f"unknown format '{form}'{did_you_mean(form, output.FORMATS)}")
+    return form
 
 
 def _resolve(question: str) -> tuple[str | None, str]:
@@ -101,14 +115,16 @@ def _parameters(given: list[str]) -> dict[str, str]:
 
 def queries(
     name: Annotated[str | None, typer.Argument(help="Explain this query.")] = None,
-    form: Format = "table",
+    form: Format = None,
     target: Target = None,
 ) -> None:
-    """List the named queries, or explain one: parameters, columns and the SQL itself.
+    """List the named queries, or explain one.
+
+    Explaining shows the parameters, the columns and the SQL itself.
 
     Example: traceanalyzer queries timeline
     """
-    _check_format(form)
+    form = _format(form, target)
     from traceanalyzer.engine import library
 
     if name is None:
@@ -119,24 +135,30 @@ def queries(
 
 
 def schema(
-    view: Annotated[str | None, typer.Argument(help="List the columns of this view.")] = None,
-    form: Format = "table",
+    view: Annotated[str | None, typer.Argument(help="Explain this view or macro.")] = None,
+    form: Format = None,
     target: Target = None,
 ) -> None:
-    """List the views that SQL can ask, or the columns of one.
+    """List the views and macros for SQL, or explain one.
 
     Example: traceanalyzer schema gpu_events
     """
-    _check_format(form)
+    form = _format(form, target)
     from traceanalyzer.engine import library
 
-    views = library.load("views")
+    views, macros = library.load("views"), library.load("macros")
     if view is None:
-        output.write(["view", "holds"], [[(v.name, v.summary) for v in views.values()]], form, target)
+        rows = [
+            (file.name, kind, file.summary)
+            for kind, files in (("view", views), ("macro", macros))
+            for file in files.values()
+        ]
+        output.write(["name", "kind", "holds"], [rows], form, target)
         return
-    if view not in views:
-        raise UsageError(f"unknown view '{view}'{did_you_mean(view, views)} ('traceanalyzer schema' lists them)")
-    _explain(views[view], form, target)
+    known = {**macros, **views}
+    if view not in known:
+        raise UsageError(f"unknown view '{view}'{did_you_mean(view, known)} ('traceanalyzer schema' lists them)")
+    _explain(known[view], form, target)
 
 
 def _explain(file: SqlFile, form: str, target: Path | None) -> None:
@@ -149,7 +171,8 @@ def _explain(file: SqlFile, form: str, target: Path | None) -> None:
     if file.parameters:
         lines = [f"  -p {p.name}={p.default}  ({_type(p)}) {p.doc}" for p in file.parameters]
         parts.append("\n".join(["Parameters:", *lines]))
-    parts.append("\n".join(["Columns:", *(f"  {c.name} ({c.unit}): {c.doc}" for c in file.columns)]))
+    if file.columns:
+        parts.append("\n".join(["Columns:", *(f"  {c.name} ({c.unit}): {c.doc}" for c in file.columns)]))
     if file.example:
         parts.append(f"Example: {file.example}")
     parts.append(f"SQL ({file.path}):\n\n{file.body}")

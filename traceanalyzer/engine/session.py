@@ -49,10 +49,10 @@ def _rank_text(rank: int | None) -> str:
     return "unknown" if rank is None else str(rank)
 
 
-def _known(what: str, wanted: Iterable[str], known: set[str]) -> None:
+def _known(what: str, wanted: Iterable[str], known: set[str], where: str = "the store has") -> None:
     for name in wanted:
         if name not in known:
-            raise UsageError(f"the store has no {what} '{name}'{did_you_mean(name, known)}")
+            raise UsageError(f"{where} no {what} '{name}'{did_you_mean(name, known)}")
 
 
 @dataclass
@@ -118,9 +118,10 @@ class Session:
         return f"SELECT * FROM read_parquet([{files}], hive_partitioning = false){where}"
 
     def _check_devices(self, devices: tuple[int, ...]) -> None:
+        """Raise UsageError for a device that none of the selected traces has."""
         files = [str(trace.file("gpu_events")) for trace in self.traces]
         rows = self._connection.execute("SELECT DISTINCT device FROM read_parquet($files)", {"files": files}).fetchall()
-        _known("device", map(str, devices), {str(device) for (device,) in rows})
+        _known("device", map(str, devices), {str(device) for (device,) in rows}, "the selected traces have")
 
     def _lock(self, root: Path) -> None:
         folder = str(root.resolve()).replace("'", "''")
@@ -181,7 +182,8 @@ class Session:
                 self._checked(inner)
                 return text
         if kind != "SELECT":
-            raise QueryError(f"a query must be one SELECT (or EXPLAIN, DESCRIBE), not {kind}: the store is only read")
+            what = "several statements in one (PIVOT without IN does that)" if kind == "MULTI" else kind
+            raise QueryError(f"a query must be one SELECT (or EXPLAIN, DESCRIBE), not {what}: the store is only read")
         return text
 
     def _execute(self, text: str, values: Mapping[str, object]) -> Result:
@@ -232,6 +234,12 @@ def _query_error(error: duckdb.Error) -> QueryError | UsageError | MachineError:
     import duckdb
 
     text = " ".join(str(error).split())
+    table = re.search(r"Table with name (\w+) does not exist", text)
+    if table and table.group(1) in library.load("queries"):
+        name = table.group(1)
+        return UsageError(f"{name} is a named query, no view: ask it as 'traceanalyzer query STORE {name}'")
+    if isinstance(error, duckdb.PermissionException):
+        text += " (--allow-external lets SQL read other files)"
     if isinstance(error, duckdb.OutOfMemoryException):
         return MachineError(f"the query needs more memory than there is: {text}")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):

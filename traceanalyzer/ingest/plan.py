@@ -43,12 +43,15 @@ class RankChoice:
             return cls(rank)
         try:
             text = rank_map.read_text()
-            pairs = orjson.loads(text).items() if text.lstrip().startswith("{") else _csv_pairs(text)
-            return cls(by_name={str(name): int(number) for name, number in pairs})
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(
-                f'--rank-map {rank_map}: {error}; it must be JSON like {{"a.json": 0}} or lines like a.json,0'
-            ) from error
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not a text file"
+            raise UsageError(f"--rank-map {rank_map}: {why}") from error
+        return cls(by_name=_json_ranks(rank_map, text) if text.lstrip().startswith("{") else _csv_ranks(rank_map, text))
+
+    def unused(self, plan: list[Planned]) -> list[str]:
+        """Return the names of the map that no file of the plan has."""
+        names = {name for item in plan for name in (str(item.path), item.path.name)}
+        return [name for name in self.by_name if name not in names]
 
     def of(self, path: Path, recorded: int | None) -> tuple[int | None, str]:
         """Return (rank, rank_source) of a file whose trace says `recorded`."""
@@ -63,10 +66,27 @@ class RankChoice:
         return rank, where or "unknown"
 
 
-def _csv_pairs(text: str) -> Iterable[tuple[str, int]]:
-    for line in filter(None, map(str.strip, text.splitlines())):
-        name, _, number = line.rpartition(",")
-        yield name.strip(), int(number)
+def _json_ranks(path: Path, text: str) -> dict[str, int]:
+    try:
+        pairs = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"--rank-map {path}: not valid JSON: {error}") from error
+    for name, number in pairs.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise UsageError(f"--rank-map {path}: the rank of {name!r} is {number!r}, not a number from 0")
+    return {str(name): int(number) for name, number in pairs.items()}
+
+
+def _csv_ranks(path: Path, text: str) -> dict[str, int]:
+    ranks: dict[str, int] = {}
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
+        if not line or line.startswith("#"):
+            continue
+        name, _, rank = (part.strip() for part in line.rpartition(","))
+        if not name or not rank.isdigit():
+            raise UsageError(f"--rank-map {path}: line {number}, '{line}', is not 'file name, rank'")
+        ranks[name] = int(rank)
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -80,6 +100,8 @@ class Planned:
     rank_source: str
     searched: bool
     """The file was found by searching a folder, not named by the user."""
+    shown: str
+    """What the user knows the file as."""
 
     @property
     def counts(self) -> bool:
@@ -97,7 +119,7 @@ def make_plan(sources: list[str], *, run: str | None, ranks: RankChoice, collect
     for path, base, searched in _files(sources):
         found = recognise(path, collector) if path.is_file() else _not_a_file(path)
         rank, rank_source = ranks.of(path, found.facts.rank)
-        plan.append(Planned(path, found, run or base.resolve().name or "run", rank, rank_source, searched))
+        plan.append(Planned(path, found, run or base.resolve().name or "run", rank, rank_source, searched, str(path)))
         bases.append(base)
     if not plan:
         raise NothingToAnalyse(f"no traces in {', '.join(sources)}: nothing there is named {', '.join(_SUFFIXES)}")

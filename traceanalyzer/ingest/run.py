@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from traceanalyzer import __version__, schema
 from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, TraceAnalyzerError
-from traceanalyzer.ingest.plan import Planned, RankChoice
+from traceanalyzer.ingest.plan import STDIN, Planned, RankChoice
 from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, TraceReading
 from traceanalyzer.readers.source import ByteSource, content_hash, fingerprint
+from traceanalyzer.store.layout import MANIFEST
 from traceanalyzer.store.manifest import Identity, Manifest
 from traceanalyzer.store.store import TRACE_ID_LENGTH, StoredTrace, StoreWriter
 from traceanalyzer.store.writer import BYTES_PER_GROUP, TraceWriter, relabel, write_traces_row
@@ -33,6 +34,7 @@ _DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # (the text, its parsed table, its typed columns).
 _BASE_MEMORY: Final = 200 << 20
 _BYTES_PER_BYTE: Final = 3
+LEAST_MEMORY: Final = 256 << 20
 _LEAST_BLOCK: Final = 500_000
 
 
@@ -68,7 +70,7 @@ class Outcome:
 
     planned: Planned
     state: str
-    """'stored', 'already stored', 'skipped' (not a trace) or 'failed'."""
+    """'stored', 'already stored', 'rank changed', 'skipped' (not a trace) or 'failed'."""
     trace: StoredTrace | None = None
     error: TraceAnalyzerError | None = None
     seconds: float = 0.0
@@ -100,6 +102,8 @@ class Ingest:
         """
         _share_heaps(self.resources.jobs)
         at_once, lookahead, block_size, group_bytes = self.resources.for_files(sum(1 for p in plan if p.found.reader))
+        if self.replace:
+            self._affirm(plan)
         with (
             ThreadPoolExecutor(self.resources.jobs, "parse") as parsers,
             ThreadPoolExecutor(at_once, "file") as files,
@@ -111,11 +115,32 @@ class Ingest:
 
             futures = [files.submit(one, planned, self._reserve_part(planned)) for planned in plan]
             try:
-                return [future.result() for future in futures]
+                outcomes = [future.result() for future in futures]
             except BaseException:
                 self._stop.set()
                 _cancel(futures)
                 raise
+        self._note_parts(outcomes)
+        return outcomes
+
+    def _affirm(self, plan: list[Planned]) -> None:
+        """See to it that planned files which are in the store already are not replaced by the other planned ones."""
+        for planned in plan:
+            if planned.found.reader:
+                mark = fingerprint(planned.path)
+                stored = self.writer.with_fingerprint(planned.run, planned.found.reader.collector, mark)
+                if stored:
+                    self.writer.affirm(stored)
+
+    def _note_parts(self, outcomes: list[Outcome]) -> None:
+        """Say of what was stored beside other traces of its rank that it was."""
+        for outcome in outcomes:
+            if outcome.trace and outcome.state == "stored":
+                of = outcome.trace.identity
+                beside = len(self.writer.others(of.run, of.collector, of.rank)) - 1
+                if beside:
+                    which = f"rank {_text(of.rank)} of run {of.run}"
+                    outcome.notes.append(f"{which} has {beside} other trace(s) in the store: this is part {of.part}")
 
     def _reserve_part(self, planned: Planned) -> int | None:
         """Number the parts in the plan's order, so that the outcome does not depend on which file is read first."""
@@ -154,14 +179,15 @@ class _FileIngest:
         started = time.monotonic()
         path, problem = self.planned.path, self.planned.found.problem
         if problem:
-            return Outcome(self.planned, "failed" if self.planned.counts else "skipped", error=problem)
+            state = "failed" if self.planned.counts else "skipped"
+            return Outcome(self.planned, state, error=_about(self.planned, problem))
         folder = self.ingest.writer.new_folder()
         try:
             outcome = self._store(folder)
         except TraceAnalyzerError as error:
             if isinstance(error, MachineError):
                 raise
-            outcome = Outcome(self.planned, "failed", error=_about(path, error))
+            outcome = Outcome(self.planned, "failed", error=_about(self.planned, error))
         except OSError as error:
             raise _machine_error(self.ingest.writer.store.root, error) from error
         except MemoryError as error:
@@ -209,9 +235,10 @@ class _FileIngest:
         if settled != identity:
             identity = settled
             relabel(folder, identity)
-        trace = _trace_row(reading.facts, self._events, rows_of, path, size, rank_source)
+        shown = self.planned.shown if self.planned.shown == STDIN else str(path.absolute())
+        trace = _trace_row(reading.facts, self._events, rows_of, shown, size, rank_source)
         write_traces_row(folder, identity, trace)
-        old = self.ingest.writer.others(run, collector, rank)
+        old = self.ingest.writer.before(run, collector, rank) if self.ingest.replace else []
         manifest = Manifest(
             schema_version=schema.VERSION,
             tool_version=__version__,
@@ -221,12 +248,12 @@ class _FileIngest:
             fingerprint=mark,
             trace=trace,
             rows=rows_of,
-            replaces=[t.identity.trace_id for t in old] if self.ingest.replace else [],
+            replaces=[self.ingest.writer.store.name_of(t) for t in old],
         )
         committed, is_new = self.ingest.writer.commit(folder, manifest)
         if not is_new:
             return self._already(committed)
-        return Outcome(self.planned, "stored", committed, notes=_notes(committed, old, self.ingest.replace))
+        return Outcome(self.planned, "stored", committed, notes=_notes(committed, old))
 
     def _write(self, reading: TraceReading, tables: TraceWriter) -> dict[str, int]:
         """Write what is read; the next batch is read meanwhile. Return the rows per table."""
@@ -265,11 +292,36 @@ class _FileIngest:
             raise InputError(f"--strict: {facts.warnings[0]}; without --strict what there is is stored")
 
     def _already(self, stored: StoredTrace) -> Outcome:
+        """Say that the content is in the store; give it the rank that the user says, where it has another."""
+        rank, rank_source = self.ingest.ranks.of(self.planned.path, None)
+        if rank is not None and rank_source.startswith("--") and rank != stored.identity.rank:
+            return self._rerank(stored, rank, rank_source)
         of = stored.identity
         notes = [f"the same content is in the store as run {of.run}, rank {_text(of.rank)}, part {of.part}"]
         if self.ingest.replace and (removed := self.ingest.writer.keep_only(stored)):
             notes.append(f"removed {len(removed)} other part(s) of that rank (--replace)")
         return Outcome(self.planned, "already stored", stored, notes=notes)
+
+    def _rerank(self, stored: StoredTrace, rank: int, rank_source: str) -> Outcome:
+        """Put a stored trace under another rank."""
+        writer, old = self.ingest.writer, stored.identity
+        part = writer.next_part(old.run, old.collector, rank, replace=self.ingest.replace)
+        identity = replace(old, rank=rank, part=part)
+        folder = writer.new_folder()
+        try:
+            shutil.copytree(stored.folder, folder, ignore=shutil.ignore_patterns(MANIFEST, "traces.parquet"))
+            relabel(folder, identity)
+            trace = {**stored.manifest.trace, "rank_source": rank_source}
+            trace["warnings"] = [w for w in trace["warnings"] if not w.startswith("the rank ")]
+            write_traces_row(folder, identity, trace)
+            replaced = writer.before(old.run, old.collector, rank) if self.ingest.replace else []
+            names = [writer.store.name_of(t) for t in (stored, *replaced)]
+            manifest = replace(stored.manifest, identity=identity, trace=trace, replaces=names)
+            committed, _ = writer.commit(folder, manifest)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        note = f"it was in the store as rank {_text(old.rank)}, part {old.part}"
+        return Outcome(self.planned, "rank changed", committed, notes=[note])
 
     def _watch(self) -> None:
         self.ingest.check_stop()
@@ -280,10 +332,10 @@ def _text(rank: int | None) -> str:
     return "unknown" if rank is None else str(rank)
 
 
-def _about(path: Path, error: TraceAnalyzerError) -> TraceAnalyzerError:
-    """Put the file's name in front of a reader's message that does not have it."""
-    text = str(error)
-    return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
+def _about(planned: Planned, error: TraceAnalyzerError) -> TraceAnalyzerError:
+    """Put the file's name, as the user knows it, in front of a reader's message."""
+    text = str(error).removeprefix(f"{planned.path}: ")
+    return type(error)(f"{planned.shown}: {text}")
 
 
 def _machine_error(root: Path, error: OSError) -> TraceAnalyzerError:
@@ -293,7 +345,7 @@ def _machine_error(root: Path, error: OSError) -> TraceAnalyzerError:
 
 
 def _trace_row(
-    facts: Facts, events: int, rows: dict[str, int], path: Path, size: int, rank_source: str
+    facts: Facts, events: int, rows: dict[str, int], shown: str, size: int, rank_source: str
 ) -> dict[str, object]:
     """Return the row of `traces`: the columns of `schema.TRACE_COLUMNS`."""
     rejected = rows["rejects"]
@@ -306,7 +358,7 @@ def _trace_row(
     return {
         "world_size": facts.world_size,
         "rank_source": rank_source,
-        "path": str(path.absolute()),
+        "path": shown,
         "bytes": size,
         "host": facts.host,
         "pid": facts.pid,
@@ -340,13 +392,10 @@ def _warnings(facts: Facts, rows: dict[str, int], rank_source: str) -> list[str]
     return found
 
 
-def _notes(trace: StoredTrace, old: list[StoredTrace], replaced: bool) -> list[str]:
+def _notes(trace: StoredTrace, replaced: list[StoredTrace]) -> list[str]:
     notes = list(trace.manifest.trace["warnings"])
-    of = trace.identity
-    if old and replaced:
-        notes.append(f"replaced {len(old)} earlier part(s) of rank {_text(of.rank)}")
-    elif of.part:
-        notes.append(f"rank {_text(of.rank)} of run {of.run} has several traces now: this is part {of.part}")
+    if replaced:
+        notes.append(f"replaced {len(replaced)} earlier part(s) of rank {_text(trace.identity.rank)}")
     return notes
 
 

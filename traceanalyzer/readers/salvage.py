@@ -32,8 +32,6 @@ _LONGEST_EVENT: Final = 64 << 20
 """Bytes of a sound text that may still turn out to be one event."""
 _LONGEST_DAMAGE: Final = 4 << 20
 """Bytes behind a damaged place in which the next event is looked for."""
-_LONGEST_WORD: Final = 8
-"""Characters of a word or escape that the end of a file can have cut."""
 _SAMPLE: Final = 200
 
 _decoder: Final = json.JSONDecoder()
@@ -176,12 +174,13 @@ class _Salvage:
         try:
             _, end = _decoder.raw_decode(self.latin, at)
         except (json.JSONDecodeError, RecursionError) as error:
-            if self._goes_on(error, at):
-                self.found.false_end = self.block.is_last
-                return None
-            end = len(self.text) if self._is_cut_off(error) else self._next_start(at)
-            if end == len(self.text) and not self.block.is_last and end - at < _LONGEST_DAMAGE:
-                return None  # the block may have been cut inside this event: look at it with more text behind it
+            end = self._next_start(at)
+            if end == len(self.text):
+                if self._goes_on(error, at):
+                    self.found.false_end = self.block.is_last
+                    return None
+                if not self.block.is_last and end - at < _LONGEST_DAMAGE:
+                    return None  # the block may have been cut inside this event: look at it with more text behind it
             self._damaged(at, end, error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply")
             return end
         event = self.text[at:end]
@@ -199,20 +198,11 @@ class _Salvage:
             return False
         return error.pos >= len(self.latin.rstrip()) and len(self.text) - at < _LONGEST_EVENT
 
-    def _is_cut_off(self, error: Exception) -> bool:
-        """Say whether the text is sound up to where the file ends."""
-        if not self.block.is_last or self.block.after or not isinstance(error, json.JSONDecodeError):
-            return False
-        left = self.latin[error.pos :].rstrip()
-        return (
-            error.msg.startswith("Unterminated string") or (len(left) <= _LONGEST_WORD and left.isalnum()) or not left
-        )
-
     def _next_start(self, at: int) -> int:
         """Return where the next event begins behind a damaged one, or the block's end.
 
-        An event begins where a sound one can be read that has a phase, or, damaged itself, behind `},` with a phase
-        before the next such place.
+        An event begins where a sound one can be read, or, damaged itself, behind `},` with a phase before the next such
+        place.
         """
         for start in _EVENT_START.finditer(self.latin, at + 1):
             place = start.start()
@@ -224,7 +214,7 @@ class _Salvage:
                     if _PHASE.search(self.latin, place, following.start() if following else len(self.latin)):
                         return place
                 continue
-            if isinstance(value, dict) and "ph" in value:
+            if _is_event(value):
                 return place
         return len(self.text)
 
@@ -241,6 +231,11 @@ class _Salvage:
         cut = self.block.is_last and not self.block.after and end == len(self.text)
         reason = "cut off where the file ends" if cut else why[:1].lower() + why[1:]
         self.found.reject(self.block.offset + at, text, reason)
+
+
+def _is_event(value: object) -> bool:
+    """Say whether a value has what events have and objects inside of args practically never."""
+    return isinstance(value, dict) and "ph" in value and "pid" in value and ("ts" in value or value["ph"] == "M")
 
 
 def _completes_document(rest: bytes) -> bool:

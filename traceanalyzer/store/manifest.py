@@ -42,7 +42,7 @@ class Manifest:
     rows: dict[str, int]
     """Rows per table."""
     replaces: list[str] = field(default_factory=list)
-    """Ids of earlier traces that this one hides."""
+    """Folders (below the store's) of earlier traces that this one hides."""
 
     def write(self, folder: Path) -> None:
         """Put the manifest into `folder` in one step."""

@@ -74,6 +74,10 @@ class Store:
                 " ingest the traces again into a new store"
             )
 
+    def name_of(self, trace: StoredTrace) -> str:
+        """Return the trace's folder below the store's, by which manifests name it."""
+        return trace.folder.relative_to(self.root).as_posix()
+
     def traces(self) -> list[StoredTrace]:
         """Return the visible traces, ordered by run, collector, rank (unknown last), part.
 
@@ -83,11 +87,10 @@ class Store:
             StoredTrace(Manifest.read(path), path.parent)
             for path in self.root.glob(f"run=*/collector=*/rank=*/*/{MANIFEST}")
         ]
-        hidden = {(*_place(trace), old): trace.manifest.sequence for trace in found for old in trace.manifest.replaces}
+        hidden = {old: trace.manifest.sequence for trace in found for old in trace.manifest.replaces}
 
         def is_hidden(trace: StoredTrace) -> bool:
-            by = hidden.get((*_place(trace), trace.identity.trace_id), 0)
-            return trace.manifest.sequence < by
+            return trace.manifest.sequence < hidden.get(self.name_of(trace), 0)
 
         return sorted((trace for trace in found if not is_hidden(trace)), key=_order)
 
@@ -113,6 +116,7 @@ class StoreWriter:
 
     def __post_init__(self) -> None:
         self._existing = self.store.traces()
+        self._before = {trace.folder for trace in self._existing}
         self._sequence = max((t.manifest.sequence for t in self._existing), default=0)
         self._sweep()
 
@@ -147,13 +151,21 @@ class StoreWriter:
         return None
 
     def others(self, run: str, collector: str, rank: int | None) -> list[StoredTrace]:
-        """Return the traces that were in the store for this run, collector and rank before this writer came."""
+        """Return the traces that are in the store for this run, collector and rank."""
         with self._mutex:
             return [trace for trace in self._existing if _place(trace) == (run, collector, rank)]
 
+    def before(self, run: str, collector: str, rank: int | None) -> list[StoredTrace]:
+        """Return those of `others` that were there before this writer came: what `--replace` replaces."""
+        return [trace for trace in self.others(run, collector, rank) if trace.folder in self._before]
+
+    def affirm(self, trace: StoredTrace) -> None:
+        """Count a stored trace as one of this writer's: `--replace` does not replace it."""
+        self._before.discard(trace.folder)
+
     def next_part(self, run: str, collector: str, rank: int | None, *, replace: bool) -> int:
         """Reserve and return the next free part number; from 0 when the old parts are to be replaced."""
-        old = [] if replace else [trace.identity.part for trace in self.others(run, collector, rank)]
+        old = [] if replace else [trace.identity.part for trace in self.before(run, collector, rank)]
         with self._mutex:
             part = self._parts.get((run, collector, rank), max(old, default=-1) + 1)
             self._parts[run, collector, rank] = part + 1
@@ -177,7 +189,8 @@ class StoreWriter:
         of = manifest.identity
         folder = trace_folder(self.store.root, of.run, of.collector, of.rank, of.trace_id)
         with self._mutex:
-            if same := self.with_content(of.run, of.collector, manifest.content_hash):
+            same = self.with_content(of.run, of.collector, manifest.content_hash)
+            if same and self.store.name_of(same) not in manifest.replaces:
                 return same, False
             self._sequence += 1
             manifest = replace(manifest, sequence=self._sequence)
@@ -192,22 +205,23 @@ class StoreWriter:
         return trace, True
 
     def keep_only(self, trace: StoredTrace) -> list[StoredTrace]:
-        """Replace all other parts of the trace's run, collector and rank by it; return what was removed."""
+        """Let a stored trace replace what else was there for its run, collector and rank; return what was removed."""
         of = trace.identity
-        others = [t for t in self.others(of.run, of.collector, of.rank) if t.folder != trace.folder]
-        if others:
+        self.affirm(trace)
+        old = self.before(of.run, of.collector, of.rank)
+        if old:
             with self._mutex:
                 self._sequence += 1
-                ids = [t.identity.trace_id for t in others]
-                replace(trace.manifest, sequence=self._sequence, replaces=ids).write(trace.folder)
-                self._existing = [t for t in self._existing if t not in others]
-            for old in others:
-                _remove(old.folder)
-        return others
+                names = [self.store.name_of(t) for t in old]
+                replace(trace.manifest, sequence=self._sequence, replaces=names).write(trace.folder)
+                self._existing = [t for t in self._existing if t not in old]
+            for gone in old:
+                _remove(gone.folder)
+        return old
 
     def _take_replaced(self, trace: StoredTrace) -> list[StoredTrace]:
-        ids = trace.manifest.replaces
-        replaced = [t for t in self._existing if t.identity.trace_id in ids and _place(t) == _place(trace)]
+        names = trace.manifest.replaces
+        replaced = [t for t in self._existing if self.store.name_of(t) in names and t.folder != trace.folder]
         self._existing = [t for t in self._existing if t not in replaced]
         return replaced
 
