@@ -46,7 +46,7 @@ class _State(Enum):
     DONE = auto()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """Some events in a row, as a JSON array of their own."""
 

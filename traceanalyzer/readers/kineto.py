@@ -167,7 +167,23 @@ def _host_pid(tables: dict[str, pa.Table]) -> int | None:
 _of_thread = threading.local()
 """Holds each thread's parser, which serves one file after the other."""
 
-_Waiting = tuple[list[Block], Future[_Parsed]]
+
+@dataclass
+class _Result:
+    """What became of some blocks in a row: typed rows, and, of a single damaged block, what was salvaged."""
+
+    last: Block
+    parsed: _Parsed | None
+    found: Salvaged | None = None
+
+    @property
+    def leaves_text(self) -> bool:
+        """Whether the block does not end where its last event does, so that the cuts behind it are wrong."""
+        found = self.found
+        return found is not None and (found.array_ended or found.false_end or found.consumed < self.last.size)
+
+
+_Waiting = tuple[list[Block], Future[list[_Result]]]
 
 
 class KinetoReading:
@@ -205,12 +221,11 @@ class KinetoReading:
                 if not waiting:
                     break
                 blocks, future = waiting.popleft()
-                try:
-                    parsed = future.result()
-                except BlockRefused:
-                    yield from self._recover(blocks, waiting)
-                else:
-                    yield self._batch(parsed)
+                results = future.result()
+                for result in results:
+                    yield self._batch(result.parsed, result.found)
+                if results[-1].leaves_text:
+                    self._cut_anew(blocks, results[-1], waiting)
         finally:
             for _, future in waiting:
                 future.cancel()
@@ -230,71 +245,43 @@ class KinetoReading:
         return blocks
 
     def _submit(self, blocks: list[Block]) -> _Waiting:
-        return blocks, self._pool.submit(self._parse, [block.array for block in blocks])
+        return blocks, self._pool.submit(self._parse_blocks, blocks)
 
-    def _parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
-        parser: _BlockParser | None = getattr(_of_thread, "parser", None)
-        if parser is None:
-            parser = _of_thread.parser = _BlockParser()
-        return parser.parse(arrays, self._exact, salvaged=salvaged)
+    # -- in the pool's threads ----------------------------------------------------------------------------------
 
-    def _recover(self, blocks: list[Block], waiting: deque[_Waiting]) -> Iterator[Batch]:
-        """Go on after a refusal: keep the good blocks, take the first bad one apart, and cut anew behind it.
+    def _parse_blocks(self, blocks: list[Block]) -> list[_Result]:
+        """Parse blocks together; where that is refused, one by one, and a refused one event by event.
 
-        A block is bad because its cut was in the wrong place or because an event in it is damaged; what was cut
-        behind it may be wrong as well and goes back to the document.
+        Stops behind a block that leaves text, since what was cut behind it is cut in the wrong place.
         """
-        for number, block in enumerate(blocks):
-            # a block that was refused alone need not be asked again
-            if len(blocks) > 1 and (parsed := self._parsed_alone(block)):
-                yield self._batch(parsed)
-                continue
-            later = [*blocks[number + 1 :], *(b for group, _ in waiting for b in group)]
-            for _, future in waiting:
-                future.cancel()
-            waiting.clear()
-            yield from self._take_apart(block, b"".join(b.text() + b.after for b in later), waiting)
-            return
-
-    def _parsed_alone(self, block: Block) -> _Parsed | None:
-        """Return the rows of one block, None when the parser refuses it."""
         try:
-            return self._submit([block])[1].result()
+            return [_Result(blocks[-1], self._parse([block.array for block in blocks]))]
         except BlockRefused:
-            return None
+            if len(blocks) == 1:
+                return [self._salvage(blocks[0])]
+        results: list[_Result] = []
+        for block in blocks:
+            results += self._parse_blocks([block])
+            if results[-1].leaves_text:
+                break
+        return results
 
-    def _take_apart(self, block: Block, behind: bytes, waiting: deque[_Waiting]) -> Iterator[Batch]:
-        """Yield what can be had of a refused block, and give the rest, and the text behind it, back."""
+    def _salvage(self, block: Block) -> _Result:
         found = salvage(block)
-        rest = block.text(found.consumed) + block.after + behind
-        if found.false_end:
-            self._document.trust_end = False
-        if not found.consumed and not block.is_last:
-            # The block ends inside its first event: it was cut in a nested list, or the event is larger than a block.
-            self._document.give_back(rest, array_ended=False)
-            if larger := self._document.next_block(longer_than=block.size):
-                waiting.append(self._submit([larger]))
-            return
-        if found.events:
-            try:
-                parsed = self._pool.submit(self._parse, [found.array], salvaged=True).result()
-                yield self._batch(parsed, found)
-            except BlockRefused:  # valid JSON that the parser minds all the same: look at every event
-                found = salvage(block, thorough=True)
-                yield from self._one_by_one(block, found)
-            self.facts.repairs += found.repairs
-            if self.facts.first_repair is None:
-                self.facts.first_repair = found.first_repair
-        self._document.give_back(rest, array_ended=found.array_ended)
+        try:
+            return _Result(block, self._parse_salvaged(found), found)
+        except BlockRefused:  # valid JSON that the parser minds all the same: look at every event
+            found = salvage(block, thorough=True)
+            self._sift(block, found)
+            return _Result(block, self._parse_salvaged(found), found)
 
-    def _one_by_one(self, block: Block, found: Salvaged) -> Iterator[Batch]:
-        """Yield the events of a block, rejecting those that the parser refuses on their own."""
+    def _sift(self, block: Block, found: Salvaged) -> None:
+        """Reject the events that the parser refuses on their own."""
         good: list[int] = []
 
         def sift(numbers: list[int]) -> None:
             try:
-                array = b"[%b]" % b",".join(found.pieces[n] for n in numbers)
-                self._pool.submit(self._parse, [array], salvaged=True).result()
+                self._parse([b"[%b]" % b",".join(found.pieces[n] for n in numbers)], salvaged=True)
             except BlockRefused as refusal:
                 if len(numbers) > 1:
                     sift(numbers[: len(numbers) // 2])
@@ -310,9 +297,36 @@ class KinetoReading:
             sift(list(range(len(found.pieces))))
         found.pieces = [found.pieces[n] for n in good]
         found.ordinals = [found.ordinals[n] for n in good]
-        yield self._batch(self._pool.submit(self._parse, [found.array], salvaged=True).result(), found)
 
-    def _batch(self, parsed: _Parsed, found: Salvaged | None = None) -> Batch:
+    def _parse_salvaged(self, found: Salvaged) -> _Parsed | None:
+        return self._parse([found.array], salvaged=True) if found.pieces else None
+
+    def _parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
+        parser: _BlockParser | None = getattr(_of_thread, "parser", None)
+        if parser is None:
+            parser = _of_thread.parser = _BlockParser()
+        return parser.parse(arrays, self._exact, salvaged=salvaged)
+
+    # -- in the reader's thread ---------------------------------------------------------------------------------
+
+    def _cut_anew(self, blocks: list[Block], result: _Result, waiting: deque[_Waiting]) -> None:
+        """Give back what a salvaged block leaves and all that was cut behind it, and let it be cut anew."""
+        block, found = result.last, result.found
+        assert found is not None
+        later = [*blocks[blocks.index(block) + 1 :], *(b for group, _ in waiting for b in group)]
+        for _, future in waiting:
+            future.cancel()
+        waiting.clear()
+        behind = b"".join(b.text() + b.after for b in later)
+        if found.false_end:
+            self._document.trust_end = False
+        self._document.give_back(block.text(found.consumed) + block.after + behind, array_ended=found.array_ended)
+        # The block ended inside its first event: it was cut in a nested list, or the event is larger than a block.
+        grow = not found.consumed and not found.array_ended and not block.is_last
+        if grow and (larger := self._document.next_block(longer_than=block.size)):
+            waiting.append(self._submit([larger]))
+
+    def _batch(self, parsed: _Parsed | None, found: Salvaged | None = None) -> Batch:
         """Number the events as in the file; those of a salvaged block with the rejected ones in between."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -325,14 +339,19 @@ class KinetoReading:
             ids = pc.add(pc.take(ordinals, ids) if ordinals is not None else ids, base)
             return rows.set_column(0, "event_id", ids)
 
-        tables = {name: numbered(rows) for name, rows in parsed.tables.items()}
+        tables = {name: numbered(rows) for name, rows in parsed.tables.items()} if parsed else {}
         rejects = [replace(r, event_id=r.event_id + self._events) for r in found.rejects] if found else []
-        events = found.events if found else parsed.events
+        events = found.events if found else parsed.events if parsed else 0
         self._events += events
         self._rejected += len(rejects)
-        self._latest_ns = max(self._latest_ns, parsed.latest_ns or 0)
-        if self.facts.pid is None:
-            self.facts.pid = parsed.pid
+        if found:
+            self.facts.repairs += found.repairs
+            if self.facts.first_repair is None:
+                self.facts.first_repair = found.first_repair
+        if parsed:
+            self._latest_ns = max(self._latest_ns, parsed.latest_ns or 0)
+            if self.facts.pid is None:
+                self.facts.pid = parsed.pid
         return Batch(events, tables, rejects)
 
     def _complete_facts(self) -> None:

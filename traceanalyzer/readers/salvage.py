@@ -25,16 +25,27 @@ from traceanalyzer.readers.repair import is_sound, masked, repaired
 _GROUP: Final = 16
 _EVENT_START: Final = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')
 _BEHIND_EVENT: Final = re.compile(r"\}\s*,\s*\Z")
-_BEHIND_ARRAY: Final = re.compile(r'\s*(?:\}|\Z|,\s*(?:\Z|"[^"]*(?:\Z|"\s*(?:\Z|:))))')
 _SEPARATORS: Final = re.compile(r"[\s,]*")
 _PHASE: Final = re.compile(r'"ph"\s*:')
 _LONGEST_EVENT: Final = 64 << 20
 """Bytes of a sound text that may still turn out to be one event."""
 _LONGEST_DAMAGE: Final = 4 << 20
 """Bytes behind a damaged place in which the next event is looked for."""
+_WINDOW: Final = 16 << 10
+_LONGEST_WORD: Final = 8
+"""Characters of a word or escape that the end of a window can have cut."""
 _SAMPLE: Final = 200
 
 _decoder: Final = json.JSONDecoder()
+
+
+class _UndecodableError(Exception):
+    """No JSON value begins at a place; `place` is where the text went wrong."""
+
+    def __init__(self, why: str, place: int) -> None:
+        super().__init__(why)
+        self.why = why
+        self.place = place
 
 
 @dataclass
@@ -161,27 +172,33 @@ class _Salvage:
     def _is_array_end(self, at: int) -> bool:
         """Say whether the `]` at `at`, where an event should begin, closes the array of events.
 
-        It does right behind a sound event when the document's end or another key follows, and behind a damaged one when
-        the rest is all that the document still needs.
+        It does when the rest is what a document needs to be complete, and nothing or another document follows; or,
+        right behind a sound event, when that is so as far as the text goes and the array's end is not known otherwise.
         """
-        if self.behind_sound:
-            return _BEHIND_ARRAY.match(self.latin, at + 1) is not None
-        return self.block.is_last and not self.block.after and _completes_document(self.text[at + 1 :])
+        rest = '{"":0' + self.latin[at + 1 :]
+        try:
+            _, end = _decoder.raw_decode(rest)
+        except RecursionError:
+            return False
+        except json.JSONDecodeError as error:
+            ran_out = error.pos >= len(rest.rstrip()) - _LONGEST_WORD or error.msg.startswith("Unterminated")
+            return ran_out and self.behind_sound and not self.block.after
+        return rest[end:].lstrip()[:1] in ("", "{", "[")
 
     def _event(self, at: int) -> int | None:
         """Deal with the event at `at`; return where it ends, None when its end is not in this block."""
         self.behind_sound = False
         try:
-            _, end = _decoder.raw_decode(self.latin, at)
-        except (json.JSONDecodeError, RecursionError) as error:
+            _, end = self._decoded(at)
+        except _UndecodableError as error:
             end = self._next_start(at)
-            if end == len(self.text):
+            if end == len(self.text) and self.latin[at] == "{":
                 if self._goes_on(error, at):
                     self.found.false_end = self.block.is_last
                     return None
                 if not self.block.is_last and end - at < _LONGEST_DAMAGE:
                     return None  # the block may have been cut inside this event: look at it with more text behind it
-            self._damaged(at, end, error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply")
+            self._damaged(at, end, error.why)
             return end
         event = self.text[at:end]
         if self.thorough or not _sound_events(event):
@@ -191,12 +208,32 @@ class _Salvage:
         self.behind_sound = True
         return end
 
-    def _goes_on(self, error: Exception, at: int) -> bool:
+    def _decoded(self, at: int) -> tuple[object, int]:
+        """Return the value at `at` and where it ends. Raises _UndecodableError.
+
+        The text is decoded in windows that grow where they are too short: an error costs time in proportion to the text
+        before it.
+        """
+        size = _WINDOW
+        while True:
+            window = self.latin[at : at + size]
+            try:
+                value, end = _decoder.raw_decode(window)
+            except RecursionError as error:
+                raise _UndecodableError("nested too deeply", at) from error
+            except json.JSONDecodeError as error:
+                ran_out = error.pos >= len(window) - _LONGEST_WORD or error.msg.startswith("Unterminated")
+                if ran_out and at + size < len(self.latin):
+                    size *= 8
+                    continue
+                raise _UndecodableError(error.msg[:1].lower() + error.msg[1:], at + error.pos) from error
+            return value, at + end
+
+    def _goes_on(self, error: _UndecodableError, at: int) -> bool:
         """Say whether the text is sound up to the block's end, so that the event goes on behind it."""
-        whole = self.block.is_last and not self.block.after
-        if whole or not isinstance(error, json.JSONDecodeError):
+        if self.block.is_last and not self.block.after:
             return False
-        return error.pos >= len(self.latin.rstrip()) and len(self.text) - at < _LONGEST_EVENT
+        return error.place >= len(self.latin.rstrip()) and len(self.text) - at < _LONGEST_EVENT
 
     def _next_start(self, at: int) -> int:
         """Return where the next event begins behind a damaged one, or the block's end.
@@ -207,8 +244,8 @@ class _Salvage:
         for start in _EVENT_START.finditer(self.latin, at + 1):
             place = start.start()
             try:
-                value, _ = _decoder.raw_decode(self.latin, place)
-            except (json.JSONDecodeError, RecursionError):
+                value, _ = self._decoded(place)
+            except _UndecodableError:
                 if _BEHIND_EVENT.search(self.latin, max(at, place - 200), place):
                     following = BOUNDARY.search(self.text, place)
                     if _PHASE.search(self.latin, place, following.start() if following else len(self.latin)):
@@ -229,24 +266,12 @@ class _Salvage:
             self.found.keep(event)
             return
         cut = self.block.is_last and not self.block.after and end == len(self.text)
-        reason = "cut off where the file ends" if cut else why[:1].lower() + why[1:]
-        self.found.reject(self.block.offset + at, text, reason)
+        self.found.reject(self.block.offset + at, text, "cut off where the file ends" if cut else why)
 
 
 def _is_event(value: object) -> bool:
     """Say whether a value has what events have and objects inside of args practically never."""
     return isinstance(value, dict) and "ph" in value and "pid" in value and ("ts" in value or value["ph"] == "M")
-
-
-def _completes_document(rest: bytes) -> bool:
-    """Say whether a text is what can follow the array's `]` up to the end of the file."""
-    if not rest.strip():
-        return True
-    try:
-        orjson.loads(b'{"":0' + rest)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _sound_events(piece: bytes) -> int:
