@@ -7,8 +7,11 @@
 -- exposed memcpy = |P without C and M|, busy = |C and M and P together|,
 -- window = last end - first start, idle = window - busy, so that
 -- computation + exposed communication + exposed memcpy + idle = window.
--- Events without a sound time (see the macro is_timed) are left out.
+-- Events without a sound time (see the macro is_timed) are left out. Events that overrun their stream (see `defect` in
+-- gpu_events) count as recorded, unless clip_overruns puts a second row with their clipped durations beside it.
 --
+-- Parameters:
+--   clip_overruns (boolean) = false: show the figures with overruns clipped next to the recorded ones
 -- Example: traceanalyzer query STORE timeline
 -- Columns:
 --   run (text): name of the training run
@@ -16,6 +19,7 @@
 --   rank (number): rank of the process, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   device (number): index of the GPU as the collector numbers it
+--   durations (text): 'recorded', or 'clipped' where overruns end at the next start of their stream
 --   window_ns (ns): first start to last end of GPU work
 --   computation_ns (ns): computation
 --   communication_ns (ns): communication, hidden or not
@@ -24,41 +28,47 @@
 --   exposed_memcpy_ns (ns): copies while nothing is computed or communicated
 --   busy_ns (ns): any GPU work
 --   idle_ns (ns): no GPU work
-WITH events AS (
+WITH variants AS (
+    SELECT 'recorded' AS durations
+    UNION ALL
+    SELECT 'clipped' AS durations WHERE $clip_overruns
+),
+events AS (
     SELECT
-        run, collector, rank, part, trace_id, device, start_ns, end_ns,
+        run, collector, rank, part, trace_id, device, durations, start_ns,
+        CASE durations WHEN 'clipped' THEN start_ns + clipped_dur_ns ELSE end_ns END AS end_ns,
         (class = 'computation')::INT AS computes,
         (class = 'communication')::INT AS communicates,
         (class = 'memcpy')::INT AS copies
-    FROM gpu_events
+    FROM gpu_events, variants
     WHERE is_timed(defect)
 ),
 edges AS (
     -- where an interval starts, one more is running; where it ends, one less
-    SELECT run, collector, rank, part, trace_id, device, start_ns AS t_ns, computes, communicates, copies
+    SELECT run, collector, rank, part, trace_id, device, durations, start_ns AS t_ns, computes, communicates, copies
     FROM events
     UNION ALL
-    SELECT run, collector, rank, part, trace_id, device, end_ns AS t_ns, -computes, -communicates, -copies
+    SELECT run, collector, rank, part, trace_id, device, durations, end_ns AS t_ns, -computes, -communicates, -copies
     FROM events
 ),
 stretches AS (
     -- From one edge to the next nothing changes. The order of edges at one moment does not matter: the stretches
     -- between them have no length.
     SELECT
-        run, collector, rank, part, trace_id, device,
+        run, collector, rank, part, trace_id, device, durations,
         COALESCE(lead(t_ns) OVER device_time - t_ns, 0) AS span_ns,
         sum(computes) OVER running > 0 AS is_computing,
         sum(communicates) OVER running > 0 AS is_communicating,
         sum(copies) OVER running > 0 AS is_copying
     FROM edges
     WINDOW
-        device_time AS (PARTITION BY run, collector, rank, part, trace_id, device ORDER BY t_ns),
+        device_time AS (PARTITION BY run, collector, rank, part, trace_id, device, durations ORDER BY t_ns),
         running AS (
-            PARTITION BY run, collector, rank, part, trace_id, device ORDER BY t_ns ROWS UNBOUNDED PRECEDING
+            PARTITION BY run, collector, rank, part, trace_id, device, durations ORDER BY t_ns ROWS UNBOUNDED PRECEDING
         )
 )
 SELECT
-    run, collector, rank, part, device,
+    run, collector, rank, part, device, durations,
     sum(span_ns)::BIGINT AS window_ns,
     COALESCE(sum(span_ns) FILTER (is_computing), 0)::BIGINT AS computation_ns,
     COALESCE(sum(span_ns) FILTER (is_communicating), 0)::BIGINT AS communication_ns,
@@ -69,5 +79,5 @@ SELECT
     COALESCE(sum(span_ns) FILTER (is_computing OR is_communicating OR is_copying), 0)::BIGINT AS busy_ns,
     COALESCE(sum(span_ns) FILTER (NOT (is_computing OR is_communicating OR is_copying)), 0)::BIGINT AS idle_ns
 FROM stretches
-GROUP BY run, collector, rank, part, trace_id, device
-ORDER BY run, collector, rank, part, device
+GROUP BY run, collector, rank, part, trace_id, device, durations
+ORDER BY run, collector, rank, part, device, durations DESC

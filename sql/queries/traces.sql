@@ -1,6 +1,6 @@
 -- traces: what is in the store.
 --
--- One row is one trace file of one rank.
+-- One row is one trace file of one rank. Works without GPU events.
 --
 -- Example: traceanalyzer query STORE traces
 -- Columns:

@@ -5,6 +5,6 @@
 -- Columns: as gpu_events
 SELECT
     run, collector, rank, part, trace_id, event_id, kind, name, class, device, stream, start_ns, dur_ns, end_ns,
-    correlation_id, external_id, grid_x, grid_y, grid_z, block_x, block_y, block_z, bytes, defect, args
+    correlation_id, external_id, grid_x, grid_y, grid_z, block_x, block_y, block_z, bytes, defect, clipped_dur_ns, args
 FROM gpu_events
 WHERE kind = 'kernel'

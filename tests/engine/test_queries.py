@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tracegen import cpu_op, kernel, memcpy
+from tests.tracegen import cpu_op, kernel, memcpy, rows
 from traceanalyzer.engine import library
 
 EVENTS = [
@@ -18,13 +18,13 @@ EVENTS = [
 
 
 def test_kernel_summary_counts_every_sound_event(store_of):
-    rows = store_of(EVENTS).named("kernel_summary")
-    assert [(r["name"], r["class"], r["events"], r["total_ns"], r["min_ns"], r["max_ns"]) for r in rows] == [
+    got = store_of(EVENTS).named("kernel_summary")
+    assert [(r["name"], r["class"], r["events"], r["total_ns"], r["min_ns"], r["max_ns"]) for r in got] == [
         ("a", "computation", 3, 42000, 4000, 30000),
         ("b", "computation", 1, 12000, 12000, 12000),
         ("Memcpy HtoD (Host -> Device)", "memcpy", 1, 6000, 6000, 6000),
     ]
-    assert [(r["mean_ns"], r["median_ns"], r["share"]) for r in rows] == [
+    assert [(r["mean_ns"], r["median_ns"], r["share"]) for r in got] == [
         (14000.0, 8000.0, 0.7),
         (12000.0, 12000.0, 0.2),
         (6000.0, 6000.0, 0.1),
@@ -32,13 +32,13 @@ def test_kernel_summary_counts_every_sound_event(store_of):
 
 
 def test_kernel_summary_of_one_kind(store_of):
-    rows = store_of(EVENTS).named("kernel_summary", kind="memcpy")
-    assert [(r["name"], r["share"]) for r in rows] == [("Memcpy HtoD (Host -> Device)", 1.0)]
+    got = store_of(EVENTS).named("kernel_summary", kind="memcpy")
+    assert [(r["name"], r["share"]) for r in got] == [("Memcpy HtoD (Host -> Device)", 1.0)]
 
 
 def test_short_kernels_are_strictly_shorter_and_no_copies(store_of):
-    rows = store_of(EVENTS).named("short_kernels", threshold_us="8")
-    assert [(r["name"], r["events"], r["total_ns"], r["all_events"], r["share"]) for r in rows] == [
+    got = store_of(EVENTS).named("short_kernels", threshold_us="8")
+    assert [(r["name"], r["events"], r["total_ns"], r["all_events"], r["share"]) for r in got] == [
         ("a", 1, 4000, 3, 4 / 54)
     ]
     assert [r["name"] for r in store_of(EVENTS).named("short_kernels")] == ["a"]
@@ -62,8 +62,8 @@ def test_grids_recorded_in_work_items_are_given_in_blocks(store_of):
         kernel("work items", 1, 1, args={"correlation": 5, **shape}),
         kernel("blocks", 2, 1, args={"correlation": 6, **shape}),
     ]
-    rows = store_of(events).sql("SELECT name, grid_x, block_x FROM kernels ORDER BY start_ns")
-    assert rows == [
+    got = store_of(events).sql("SELECT name, grid_x, block_x FROM kernels ORDER BY start_ns")
+    assert got == [
         {"name": "work items", "grid_x": 1960, "block_x": 256},
         {"name": "blocks", "grid_x": 501760, "block_x": 256},
     ]
@@ -110,5 +110,5 @@ def test_the_documented_columns_of_a_query_are_its_columns(store_of, name):
 def test_device_filter_keeps_only_that_device(store_of):
     ingested = store_of([kernel("a", 0, 1, device=0), kernel("b", 0, 2, device=1)])
     query = library.named_query("timeline")
-    result = ingested.session(devices=(1,)).named(query, {})
-    assert [row[4:6] for batch in result.batches() for row in batch] == [(1, 2000)]
+    got = rows(ingested.session(devices=(1,)).named(query, {}))
+    assert [(row["device"], row["window_ns"]) for row in got] == [(1, 2000)]

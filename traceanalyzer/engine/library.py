@@ -81,6 +81,11 @@ class SqlFile:
     columns: tuple[Column, ...]
     body: str
 
+    @property
+    def works_without_gpu(self) -> bool:
+        """Whether the query has an answer for traces without GPU events; its header says so."""
+        return "Works without GPU events." in self.description
+
 
 def sql_folder() -> Path:
     """Return the folder of SQL files: inside the package in a wheel, beside it in a checkout."""

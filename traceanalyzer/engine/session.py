@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceanalyzer import __version__, schema
 from traceanalyzer.engine import library
-from traceanalyzer.errors import MachineError, NothingToAnalyse, QueryError, UsageError, did_you_mean
+from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, QueryError, UsageError, did_you_mean
 from traceanalyzer.store.store import Store, StoredTrace
 
 if TYPE_CHECKING:
@@ -99,10 +99,15 @@ class Session:
             self._lock(store.root)
 
     def _make_views(self, filters: Filters) -> None:
+        import duckdb
+
         run = self._connection.execute
         run("CREATE SCHEMA raw")
-        for table in _TABLES:
-            run(f"CREATE VIEW raw.{table} AS {self._raw_select(table, filters)}")
+        try:
+            for table in _TABLES:
+                run(f"CREATE VIEW raw.{table} AS {self._raw_select(table, filters)}")
+        except duckdb.IOException as error:
+            raise InputError(f"the store is damaged: {' '.join(str(error).split())}; ingest the trace again") from error
         for macro in library.load("macros").values():
             run(macro.body)
         views = library.load("views")
@@ -143,7 +148,7 @@ class Session:
             if name not in known:
                 raise UsageError(f"query {query.name} has no parameter '{name}'{did_you_mean(name, known)}")
         values = {name: p.parse(parameters.get(name, p.default)) for name, p in known.items()}
-        if query.name != "traces" and not any(trace.manifest.rows["gpu_events"] for trace in self.traces):
+        if not query.works_without_gpu and not any(trace.manifest.rows["gpu_events"] for trace in self.traces):
             raise NothingToAnalyse(f"no GPU events in the selected traces: {self._what_is_there()}")
         return self._execute(query.body, values)
 

@@ -69,6 +69,10 @@ class BlockRefused(Exception):
     """The parser found that a block is not a valid list of events."""
 
 
+class KeyTwiceRefused(BlockRefused):
+    """The arguments of GPU work hold a key twice, of which DuckDB takes the first: each event must be looked at."""
+
+
 @dataclass
 class _Parsed:
     """Consecutive blocks, typed: rows per table, with ordinals counted from their first event."""
@@ -109,7 +113,7 @@ class _BlockParser:
         rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
         numbers = rows.column("table_number")
         tables = {
-            table: self._typed(table, rows.select(fields_of(table)).filter(pc.equal(numbers, number)))
+            table: self._typed(table, rows.select(fields_of(table)).filter(pc.equal(numbers, number)), salvaged)
             for number, table in enumerate(schema.TABLES)
             if pc.any(pc.equal(numbers, number)).as_py()
         }
@@ -138,19 +142,24 @@ class _BlockParser:
         finally:
             self.files.clear()
 
-    def _typed(self, table: str, rows: pa.Table) -> pa.Table:
-        """Return the columns of `schema.TABLES[table]`, from the event's fields and from its args."""
-        import pyarrow as pa
+    def _typed(self, table: str, rows: pa.Table, salvaged: bool) -> pa.Table:
+        """Return the columns of `schema.TABLES[table]`, from the event's fields and from its args.
 
-        from_args = None
+        Raises KeyTwiceRefused.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        made: dict[str, pa.ChunkedArray] = {}
         if query := typed_query(table):
             self.connection.register("rows", rows)
-            from_args = self.connection.execute(query).to_arrow_table()
+            from_args: pa.Table = self.connection.execute(query).to_arrow_table()
             self.connection.unregister("rows")
+            made = {name: from_args.column(name) for name in from_args.column_names}
+            if table == "gpu_events" and not salvaged and pc.any(made["has_key_twice"]).as_py():
+                raise KeyTwiceRefused
         columns = {
-            name: from_args.column(name)
-            if from_args is not None and name in from_args.column_names
-            else rows.column(RECORDED_AS.get(name, name))
+            name: made[name] if name in made else rows.column(RECORDED_AS.get(name, name))
             for name in schema.TABLES[table]
         }
         return pa.table(columns)
@@ -256,9 +265,9 @@ class KinetoReading:
         """
         try:
             return [_Result(blocks[-1], self._parse([block.array for block in blocks]))]
-        except BlockRefused:
+        except BlockRefused as refusal:
             if len(blocks) == 1:
-                return [self._salvage(blocks[0])]
+                return [self._salvage(blocks[0], thorough=isinstance(refusal, KeyTwiceRefused))]
         results: list[_Result] = []
         for block in blocks:
             results += self._parse_blocks([block])
@@ -266,12 +275,14 @@ class KinetoReading:
                 break
         return results
 
-    def _salvage(self, block: Block) -> _Result:
-        found = salvage(block)
+    def _salvage(self, block: Block, *, thorough: bool) -> _Result:
+        """Keep what is sound in a refused block; `thorough` if it is valid JSON that the parser minds all the same."""
+        found = salvage(block, thorough=thorough)
         try:
             return _Result(block, self._parse_salvaged(found), found)
-        except BlockRefused:  # valid JSON that the parser minds all the same: look at every event
-            found = salvage(block, thorough=True)
+        except BlockRefused:
+            if not thorough:
+                return self._salvage(block, thorough=True)
             self._sift(block, found)
             return _Result(block, self._parse_salvaged(found), found)
 

@@ -113,6 +113,7 @@ _TYPED: Final[dict[str, str]] = {
         grid[1] AS grid_x, grid[2] AS grid_y, grid[3] AS grid_z,
         block[1] AS block_x, block[2] AS block_y, block[3] AS block_z,
         a.bytes AS bytes,
+        COALESCE(len(json_keys(args)) > len(list_distinct(json_keys(args))), false) AS has_key_twice,
         CASE time_state WHEN 1 THEN 'incomplete' WHEN 2 THEN 'impossible_timestamp' WHEN 3 THEN 'negative_duration'
         END AS defect""",
     "cpu_ops": f"""
