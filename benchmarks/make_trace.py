@@ -1,10 +1,11 @@
 """Make a big Kineto trace by repeating a real one with shifted times and ids.
 
-usage: python benchmarks/make_trace.py SOURCE.json[.gz] OUT.json[.gz] [--bytes 1e9]
+usage: python benchmarks/make_trace.py SOURCE.json[.gz] OUT.json[.gz] [--bytes 1e9] [--damage 0.01]
 
 Every copy of the events is moved behind the one before it in time, and the ids that must be unique in a
 file (correlation, External id, flow id, Ev Idx, Python id) are shifted, so the result looks like one long
 profile: no two kernels share a correlation id, and the share of each kind of event is that of the source.
+`--damage` puts a wrong byte into that share of the events, at a random place (the same on every run).
 Memory: the source in raw form, once.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +53,22 @@ def _copies(raw: bytes, target: int) -> Iterator[bytes]:
     yield raw[end:]
 
 
-def make(source: Path, out: Path, target: int) -> None:
+def damaged(piece: bytes, share: float, chance: random.Random) -> bytes:
+    """Return the events with a wrong byte in some of them."""
+    starts = [m.end() for m in BOUNDARY.finditer(piece)]
+    text = bytearray(piece)
+    for start in chance.sample(starts, int(share * len(starts))):
+        text[start - chance.randrange(5, 60)] = chance.choice(b'\x02"}{,x')
+    return bytes(text)
+
+
+def make(source: Path, out: Path, target: int, damage: float = 0.0) -> None:
     """Write about ``target`` bytes of raw JSON to ``out`` (gzip level 6 when it ends in ``.gz``)."""
+    chance = random.Random(1)
     raw = gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes()
     with gzip.open(out, "wb", 6) if out.suffix == ".gz" else out.open("wb") as f:
         for piece in _copies(raw, target):
-            f.write(piece)
+            f.write(damaged(piece, damage, chance) if damage else piece)
 
 
 if __name__ == "__main__":
@@ -64,5 +76,6 @@ if __name__ == "__main__":
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--bytes", type=float, default=1e9)
+    parser.add_argument("--damage", type=float, default=0.0)
     args = parser.parse_args()
-    make(args.source, args.out, int(args.bytes))
+    make(args.source, args.out, int(args.bytes), args.damage)

@@ -75,18 +75,16 @@ def ingest(name: str, path: Path) -> Command:
     return Command(name, [*TOOL, "ingest", str(path), "--store", str(STORE)], ingest_seconds, fresh_store=True)
 
 
-def prepared(source: Path, size: int) -> tuple[Path, Path]:
-    """Return the big trace, plain and gzip, made when they are not there yet."""
+def prepared(source: Path, size: int, ending: str, damage: float = 0.0) -> Path:
+    """Return a big trace, made when it is not there yet."""
     DATA.mkdir(exist_ok=True)
-    plain = DATA / f"{source.parent.name}-{size / 1e6:.0f}MB.json"
-    packed = plain.with_suffix(".json.gz")
-    for path in (plain, packed):
-        if not path.exists():
-            print(f"making {path.name} ...", file=sys.stderr)
-            # In a process of its own: a child's peak RSS as the system counts it begins with its parent's.
-            script = [sys.executable, str(HERE / "make_trace.py"), str(source), str(path), "--bytes", str(size)]
-            subprocess.run(script, check=True)
-    return plain, packed
+    path = DATA / f"{source.parent.name}-{size / 1e6:.0f}MB{'-damaged' if damage else ''}{ending}"
+    if not path.exists():
+        print(f"making {path.name} ...", file=sys.stderr)
+        # In a process of its own: a child's peak RSS as the system counts it begins with its parent's.
+        script = [sys.executable, str(HERE / "make_trace.py"), str(source), str(path)]
+        subprocess.run([*script, "--bytes", str(size), "--damage", str(damage)], check=True)
+    return path
 
 
 def machine() -> str:
@@ -107,22 +105,22 @@ def main() -> None:
     parser.add_argument("--twice", action="store_true", help="also ingest a trace of twice the size")
     options = parser.parse_args()
     size, workers = int(options.bytes), str(os.cpu_count() or 1)
-    plain, packed = prepared(options.source, size)
+    plain, packed = prepared(options.source, size, ".json"), prepared(options.source, size, ".json.gz")
     baseline = [sys.executable, str(HERE / "baselines.py")]
     count = Command("DuckDB count(*), same blocks and workers", [*baseline, "count", str(plain), workers], first_number)
     loads = Command("orjson.loads, collector off", [*baseline, "orjson", str(plain)], first_number)
     ours = ingest("ingest", plain)
     ours_packed = ingest("ingest, gzip", packed)
-    commands = [count, loads, ours_packed, ours]
-    sizes = {count.name: size, loads.name: size, ours.name: size, ours_packed.name: size}
+    damaged = ingest("ingest, 1 % of events damaged", prepared(options.source, size, ".json", damage=0.01))
+    commands = [count, loads, damaged, ours_packed, ours]
+    sizes = {command.name: size for command in commands}
     if util.find_spec("hta"):
         script = "import sys, hta.common.trace as t; t.Trace({0: sys.argv[1]}, '.').parse_traces()"
         hta = Command("HTA parse_traces", [sys.executable, "-c", script, str(plain)])
         commands.insert(2, hta)
         sizes[hta.name] = size
     if options.twice:
-        double, _ = prepared(options.source, 2 * size)
-        twice = ingest("ingest, twice the size", double)
+        twice = ingest("ingest, twice the size", prepared(options.source, 2 * size, ".json"))
         commands.insert(3, twice)
         sizes[twice.name] = 2 * size
     for number in range(options.runs):

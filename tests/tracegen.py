@@ -91,7 +91,13 @@ def ingest_files(files: list[Path], root: Path, **options: Any) -> Ingested:
     plan = make_plan([str(f) for f in files], run=options.get("run"), ranks=ranks, collector="auto")
     with writing(root) as writer:
         outcomes = Ingest(
-            writer, ranks, resources, options.get("replace", False), options.get("strict", False), Silent()
+            writer,
+            ranks,
+            resources,
+            replace=options.get("replace", False),
+            leave_out=frozenset(),
+            strict=options.get("strict", False),
+            progress=Silent(),
         ).run(plan)
     return Ingested(root, outcomes)
 

@@ -152,6 +152,7 @@ TRACE_COLUMNS: Final[dict[str, str]] = {
     "events_read": "BIGINT",
     "events_stored": "BIGINT",
     "events_rejected": "BIGINT",
+    "events_left_out": "BIGINT",
     "repairs": "BIGINT",
     "warnings": "VARCHAR[]",
 }

@@ -137,6 +137,25 @@ found AS (
     GROUP BY l.run, l.collector, l.rank, l.part
     UNION ALL
     SELECT
+        run, collector, rank, part, 'correlations on several devices', 'warning', count(*),
+        'correlation ids with GPU events on more than one device: were several ranks merged into one file?'
+    FROM (
+        SELECT run, collector, rank, part, trace_id, correlation_id
+        FROM gpu_events
+        WHERE correlation_id > 0
+        GROUP BY run, collector, rank, part, trace_id, correlation_id
+        HAVING count(DISTINCT device) > 1
+    )
+    GROUP BY run, collector, rank, part
+    UNION ALL
+    SELECT
+        run, collector, rank, part, 'unfinished operators', 'info', count(*),
+        'operators that had not ended when the profiler stopped; their durations are not real'
+    FROM cpu_ops
+    WHERE contains(args, '"finished":false')
+    GROUP BY run, collector, rank, part
+    UNION ALL
+    SELECT
         t.run, t.collector, t.rank, t.part, 'no steps', 'info', 1,
         'no ProfilerStep annotation: the trace can only be looked at as a whole'
     FROM traces AS t

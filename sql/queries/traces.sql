@@ -19,12 +19,13 @@
 --   events_read (count): events in the file
 --   events_stored (count): events in the store
 --   events_rejected (count): events that could not be stored
+--   events_left_out (count): events that were not stored because the user said so (--no-python)
 --   repairs (count): places in the file that were damaged and could be repaired
 --   profiler (text): versions and switches of the profiler
 --   path (text): the file when it was ingested
 --   trace_id (text): short hash of the trace's content
 SELECT
     run, collector, rank, part, rank_source, world_size, device_name, host, pid, clock_domain, complete, bytes,
-    events_read, events_stored, events_rejected, repairs, profiler, path, trace_id
+    events_read, events_stored, events_rejected, events_left_out, repairs, profiler, path, trace_id
 FROM traces
 ORDER BY run, collector, rank, part

@@ -20,11 +20,12 @@
 --   clock_domain (text): 'epoch' (Unix time) or 'relative' (zero unknown)
 --   complete (boolean): the file was whole
 --   events_read (count): events in the file
---   events_stored (count): events in the store; read = stored + rejected
+--   events_stored (count): events in the store; read = stored + rejected + left out
 --   events_rejected (count): events that could not be stored
+--   events_left_out (count): events that were not stored because the user said so (--no-python)
 --   repairs (count): places in the file that were damaged and could be repaired
 --   warnings (text): what a reader of the numbers should know
 SELECT
     run, collector, rank, part, trace_id, world_size, rank_source, path, bytes, host, pid, device_name, profiler,
-    clock_base_ns, clock_domain, complete, events_read, events_stored, events_rejected, repairs, warnings
+    clock_base_ns, clock_domain, complete, events_read, events_stored, events_rejected, events_left_out, repairs, warnings
 FROM raw.traces

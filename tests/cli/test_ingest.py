@@ -31,8 +31,9 @@ def trace(tmp_path):
 def test_a_row_per_trace_on_stdout_and_notes_on_stderr(cli, trace):
     ran = cli("ingest", "runs", "--store", "s")
     header, _, row = ran.out.splitlines()
-    assert header.split() == ["file", "state", "run", "collector", "rank", "part", "events", "gpu_events", "seconds"]
-    assert row.split()[:-1] == ["runs/rank2.json", "stored", "runs", "pytorch", "2", "0", "2", "1"]
+    ledger = ["events_read", "stored", "rejected", "repairs", "gpu_events", "seconds"]
+    assert header.split() == ["file", "state", "run", "collector", "rank", "part", *ledger]
+    assert row.split()[:-1] == ["runs/rank2.json", "stored", "runs", "pytorch", "2", "0", "2", "2", "0", "0", "1"]
     assert (
         ran.err == "traceanalyzer: runs/rank2.json: the rank was taken from the file name, the trace does not say it\n"
     )
@@ -246,7 +247,7 @@ DAMAGED = '{{"traceEvents": [{}, {{"ph":"X","cat":"kernel","name":"b","ts":9,"du
 def test_the_ledger_is_printed_and_kept(cli, tmp_path):
     (tmp_path / "rank0.json").write_text(DAMAGED)
     ran = cli("ingest", "rank0.json", "--store", "s")
-    assert "1 events could not be stored; the view rejects has them" in ran.err
+    assert "1 events could not be stored (1 expecting ':' delimiter); the view rejects has them" in ran.err
     assert "repaired: 1 number that is not finite; first at byte " in ran.err
     row = json.loads(cli("query", "s", "traces", "--format", "json").out)[0]
     assert (row["events_read"], row["events_stored"], row["events_rejected"], row["repairs"]) == (4, 3, 1, 1)
@@ -332,3 +333,12 @@ def test_a_rank_is_set_right_by_ingesting_again(cli, tmp_path):
     assert [(row["rank"], row["rank_source"]) for row in rows] == [(3, "--rank")]
     assert json.loads(cli("query", "s", "SELECT DISTINCT rank FROM kernels", "--format", "json").out) == [{"rank": 3}]
     assert "already stored" in cli("ingest", "t.json", "--store", "s", "--rank", "3").out
+
+
+def test_python_calls_can_be_left_out_and_are_counted(cli, tmp_path):
+    call = {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+    (tmp_path / "rank0.json").write_text(json.dumps(document([kernel("a", 0, 5), call, call])))
+    assert "2 python_calls were left out, as asked" in cli("ingest", "rank0.json", "--store", "s", "--no-python").err
+    row = json.loads(cli("query", "s", "traces", "--format", "json").out)[0]
+    assert (row["events_read"], row["events_stored"], row["events_left_out"]) == (3, 1, 2)
+    assert cli("query", "s", "SELECT count(*) AS n FROM python_calls", "--format", "csv").out == "n\n0\n"

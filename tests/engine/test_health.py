@@ -169,3 +169,15 @@ def test_a_store_that_lacks_a_file_says_so(cli, tmp_path):
     cli("ingest", "good.json", "--store", "g")
     next((tmp_path / "g").rglob("cpu_ops.parquet")).unlink()
     assert "the store is damaged" in cli("query", "g", "timeline", code=3).err
+
+
+def test_ranks_merged_into_one_file_are_suspected_and_not_joined(store_of):
+    merged = [kernel("a", 0, 1, device=0), kernel("b", 0, 1, device=1)]
+    ingested = store_of([*merged, call("hipLaunchKernel", 0, 1, 1)])
+    assert checks(ingested)["correlations on several devices"] == ("warning", 1)
+    assert ingested.sql("SELECT count(*) AS n FROM gpu_events") == [{"n": 2}]
+
+
+def test_unfinished_operators_are_counted(store_of):
+    ingested = store_of([*SOUND, cpu_op("aten::mm", 0, 0, finished=False)])
+    assert checks(ingested)["unfinished operators"] == ("info", 1)

@@ -50,6 +50,9 @@ def ingest(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail on a trace with anything to repair, reject or miss.")
     ] = False,
+    no_python: Annotated[
+        bool, typer.Option("--no-python", help="Leave out Python frames; they can be most of a trace.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what each file is and what would happen.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes, no progress.")] = False,
 ) -> None:
@@ -75,6 +78,7 @@ def ingest(
         return
     if STDIN not in sources:  # find out that nothing is there before a store is made
         plan = make_plan(sources, run=run, ranks=ranks, collector=collector)
+    left_out = frozenset({"python_calls"} if no_python else ())
     with writing(store) as writer:
         if STDIN in sources:
             spooled = writer.staging / "stdin"
@@ -83,7 +87,7 @@ def ingest(
             plan = make_plan([str(spooled)], run=run or "stdin", ranks=ranks, collector=collector)
             plan = [dataclasses.replace(item, shown=STDIN) for item in plan]
         with ProgressLine(console, len(plan)) as progress:
-            outcomes = Ingest(writer, ranks, resources, replace, strict, progress).run(plan)
+            outcomes = Ingest(writer, ranks, resources, replace, left_out, strict, progress).run(plan)
     _print_outcomes(console, outcomes)
     for name in ranks.unused(plan):
         console.note(f"--rank-map {rank_map}: no file is named {name}")
@@ -119,14 +123,15 @@ def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
         path = outcome.planned.shown
         if outcome.trace:
             of, manifest = outcome.trace.identity, outcome.trace.manifest
-            count, seconds = manifest.trace["events_stored"], round(outcome.seconds, 2)
-            rows.append(
-                (path, outcome.state, of.run, of.collector, of.rank, of.part, count, outcome.gpu_events, seconds)
-            )
+            ledger = [manifest.trace[f"events_{what}"] for what in ("read", "stored", "rejected")]
+            seconds = round(outcome.seconds, 2)
+            known = (path, outcome.state, of.run, of.collector, of.rank, of.part)
+            rows.append((*known, *ledger, manifest.trace["repairs"], outcome.gpu_events, seconds))
         elif outcome.error:
             (console.note if outcome.state == "skipped" else console.error)(str(outcome.error))
         for note in outcome.notes:
             console.note(f"{path}: {note}")
-    columns = ["file", "state", "run", "collector", "rank", "part", "events", "gpu_events", "seconds"]
+    columns = ["file", "state", "run", "collector", "rank", "part", "events_read", "stored", "rejected", "repairs"]
+    columns += ["gpu_events", "seconds"]
     if rows:
         output.write(columns, [rows], "table", None)

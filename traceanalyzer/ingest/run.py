@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -89,6 +90,8 @@ class Ingest:
     ranks: RankChoice
     resources: Resources
     replace: bool
+    leave_out: frozenset[str]
+    """Tables that are not stored: their events are counted as left out."""
     strict: bool
     """A trace with anything to repair, reject or miss is an error and not stored."""
     progress: Progress
@@ -173,6 +176,8 @@ class _FileIngest:
     _source: ByteSource = field(init=False)
     _events: int = 0
     _first_reject: int | None = None
+    _rejects: Counter[str] = field(default_factory=Counter)
+    _left_out: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> Outcome:
         """Read and commit the file; everything staged is removed when that fails."""
@@ -236,7 +241,7 @@ class _FileIngest:
             identity = settled
             relabel(folder, identity)
         shown = self.planned.shown if self.planned.shown == STDIN else str(path.absolute())
-        trace = _trace_row(reading.facts, self._events, rows_of, shown, size, rank_source)
+        trace = self._trace_row(reading.facts, rows_of, shown, size, rank_source)
         write_traces_row(folder, identity, trace)
         old = self.ingest.writer.before(run, collector, rank) if self.ingest.replace else []
         manifest = Manifest(
@@ -260,8 +265,12 @@ class _FileIngest:
 
         def append(batch: Batch) -> None:
             for table, rows in batch.tables.items():
-                tables.append(table, rows)
+                if table in self.ingest.leave_out:
+                    self._left_out[table] += rows.num_rows
+                else:
+                    tables.append(table, rows)
             tables.append_rejects(batch.rejects)
+            self._rejects.update(reject.reason for reject in batch.rejects)
             if batch.rejects and self._first_reject is None:
                 self._first_reject = batch.rejects[0].byte_offset
 
@@ -290,6 +299,55 @@ class _FileIngest:
             )
         if not facts.complete:
             raise InputError(f"--strict: {facts.warnings[0]}; without --strict what there is is stored")
+
+    def _trace_row(
+        self, facts: Facts, rows: dict[str, int], shown: str, size: int, rank_source: str
+    ) -> dict[str, object]:
+        """Return the row of `traces`: the columns of `schema.TRACE_COLUMNS`."""
+        rejected, left_out = rows["rejects"], self._left_out.total()
+        stored = sum(count for table, count in rows.items() if table != "rejects")
+        if stored + rejected + left_out != self._events:
+            raise InputError(
+                f"{self._events:,} events were read, but {stored:,} stored, {rejected:,} rejected and"
+                f" {left_out:,} left out: a fault of this tool, please report it"
+            )
+        return {
+            "world_size": facts.world_size,
+            "rank_source": rank_source,
+            "path": shown,
+            "bytes": size,
+            "host": facts.host,
+            "pid": facts.pid,
+            "device_name": facts.device_name,
+            "profiler": facts.profiler,
+            "clock_base_ns": facts.clock_base_ns,
+            "clock_domain": facts.clock_domain,
+            "complete": facts.complete,
+            "events_read": self._events,
+            "events_stored": stored,
+            "events_rejected": rejected,
+            "events_left_out": left_out,
+            "repairs": facts.repairs.total(),
+            "warnings": [*facts.warnings, *self._warnings(facts, rows, rank_source)],
+        }
+
+    def _warnings(self, facts: Facts, rows: dict[str, int], rank_source: str) -> list[str]:
+        found = []
+        if self._rejects:
+            reasons = "; ".join(f"{count:,} {reason}" for reason, count in self._rejects.most_common(5))
+            found.append(f"{rows['rejects']:,} events could not be stored ({reasons}); the view rejects has them")
+        if facts.repairs:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(facts.repairs.items()))
+            found.append(f"repaired: {kinds}; first at byte {facts.first_repair:,}")
+        found += [f"{count:,} {table} were left out, as asked" for table, count in self._left_out.items()]
+        if not rows["gpu_events"]:
+            seen = sorted(((count, table) for table, count in rows.items() if count), reverse=True)
+            found.append(f"no GPU events; the trace holds {', '.join(f'{n:,} {table}' for n, table in seen)}")
+        if rank_source == "unknown":
+            found.append("the rank is not known: neither the trace nor its name says it (--rank, --rank-map)")
+        elif rank_source not in ("distributedInfo", "--rank", "--rank-map"):
+            found.append(f"the rank was taken from the {rank_source}, the trace does not say it")
+        return found
 
     def _already(self, stored: StoredTrace) -> Outcome:
         """Say that the content is in the store; give it the rank that the user says, where it has another."""
@@ -342,54 +400,6 @@ def _machine_error(root: Path, error: OSError) -> TraceAnalyzerError:
     if error.errno in _DISK_FULL or "No space left" in str(error):
         return MachineError(f"{root}: the disk is full ({error.strerror or error}); nothing of this trace was stored")
     return MachineError(f"{root}: cannot be written: {error}")
-
-
-def _trace_row(
-    facts: Facts, events: int, rows: dict[str, int], shown: str, size: int, rank_source: str
-) -> dict[str, object]:
-    """Return the row of `traces`: the columns of `schema.TRACE_COLUMNS`."""
-    rejected = rows["rejects"]
-    stored = sum(count for table, count in rows.items() if table != "rejects")
-    if stored + rejected != events:
-        raise InputError(
-            f"{events:,} events were read, {stored:,} stored and {rejected:,} rejected, which does not add up:"
-            " a fault of this tool, please report it"
-        )
-    return {
-        "world_size": facts.world_size,
-        "rank_source": rank_source,
-        "path": shown,
-        "bytes": size,
-        "host": facts.host,
-        "pid": facts.pid,
-        "device_name": facts.device_name,
-        "profiler": facts.profiler,
-        "clock_base_ns": facts.clock_base_ns,
-        "clock_domain": facts.clock_domain,
-        "complete": facts.complete,
-        "events_read": events,
-        "events_stored": stored,
-        "events_rejected": rejected,
-        "repairs": facts.repairs.total(),
-        "warnings": [*facts.warnings, *_warnings(facts, rows, rank_source)],
-    }
-
-
-def _warnings(facts: Facts, rows: dict[str, int], rank_source: str) -> list[str]:
-    found = []
-    if rows["rejects"]:
-        found.append(f"{rows['rejects']:,} events could not be stored; the view rejects has them")
-    if facts.repairs:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(facts.repairs.items()))
-        found.append(f"repaired: {kinds}; first at byte {facts.first_repair:,}")
-    if not rows["gpu_events"]:
-        seen = sorted(((count, table) for table, count in rows.items() if count), reverse=True)
-        found.append(f"no GPU events; the trace holds {', '.join(f'{n:,} {table}' for n, table in seen)}")
-    if rank_source == "unknown":
-        found.append("the rank is not known: neither the trace nor its name says it (--rank, --rank-map)")
-    elif rank_source not in ("distributedInfo", "--rank", "--rank-map"):
-        found.append(f"the rank was taken from the {rank_source}, the trace does not say it")
-    return found
 
 
 def _notes(trace: StoredTrace, replaced: list[StoredTrace]) -> list[str]:
