@@ -22,7 +22,7 @@ import orjson
 from traceanalyzer.readers.base import BLOCK_SIZE
 from traceanalyzer.readers.blocks import BlockFileSystem
 from traceanalyzer.readers.document import Document
-from traceanalyzer.readers.kineto import KEPT_KEYS
+from traceanalyzer.readers.kineto_facts import KEPT_KEYS
 from traceanalyzer.readers.kineto_tables import BLOCK_COLUMNS
 from traceanalyzer.readers.source import ByteSource
 

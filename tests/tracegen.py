@@ -9,8 +9,9 @@ from typing import Any
 
 from traceanalyzer.engine import library
 from traceanalyzer.engine.session import Filters, Session
+from traceanalyzer.ingest.file import Outcome
 from traceanalyzer.ingest.plan import RankChoice, make_plan
-from traceanalyzer.ingest.run import Ingest, Outcome, Resources
+from traceanalyzer.ingest.run import Ingest, Resources
 from traceanalyzer.store.store import Store, writing
 
 Event = dict[str, Any]
@@ -91,9 +92,9 @@ def ingest_files(files: list[Path], root: Path, **options: Any) -> Ingested:
     plan = make_plan([str(f) for f in files], run=options.get("run"), ranks=ranks, collector="auto")
     with writing(root) as writer:
         outcomes = Ingest(
-            writer,
-            ranks,
-            resources,
+            writer=writer,
+            ranks=ranks,
+            resources=resources,
             replace=options.get("replace", False),
             leave_out=frozenset(),
             strict=options.get("strict", False),

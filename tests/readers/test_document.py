@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.tracegen import document, kernel
 from traceanalyzer.errors import InputError
 from traceanalyzer.readers.document import Document
-from traceanalyzer.readers.kineto import KEPT_KEYS, KinetoReader
+from traceanalyzer.readers.kineto import KinetoReader
+from traceanalyzer.readers.kineto_facts import KEPT_KEYS
 from traceanalyzer.readers.salvage import salvage
 from traceanalyzer.readers.source import ByteSource
 

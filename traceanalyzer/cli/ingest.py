@@ -16,8 +16,8 @@ from traceanalyzer.console import Console, ProgressLine
 from traceanalyzer.errors import UsageError
 
 if TYPE_CHECKING:
+    from traceanalyzer.ingest.file import Outcome
     from traceanalyzer.ingest.plan import Planned
-    from traceanalyzer.ingest.run import Outcome
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -87,7 +87,16 @@ def ingest(
             plan = make_plan([str(spooled)], run=run or "stdin", ranks=ranks, collector=collector)
             plan = [dataclasses.replace(item, shown=STDIN) for item in plan]
         with ProgressLine(console, len(plan)) as progress:
-            outcomes = Ingest(writer, ranks, resources, replace, left_out, strict, progress).run(plan)
+            work = Ingest(
+                writer=writer,
+                ranks=ranks,
+                resources=resources,
+                replace=replace,
+                leave_out=left_out,
+                strict=strict,
+                progress=progress,
+            )
+            outcomes = work.run(plan)
     _print_outcomes(console, outcomes)
     for name in ranks.unused(plan):
         console.note(f"--rank-map {rank_map}: no file is named {name}")

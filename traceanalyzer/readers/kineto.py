@@ -2,179 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from traceanalyzer import schema
 from traceanalyzer.errors import InputError, NothingToAnalyse
 from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, Recognised, Reject
-from traceanalyzer.readers.blocks import BlockFileSystem
 from traceanalyzer.readers.document import Block, Document
-from traceanalyzer.readers.kineto_tables import OUT_OF_RANGE, RECORDED_AS, fields_of, read_query, typed_query
+from traceanalyzer.readers.kineto_facts import KEPT_KEYS, fill_facts, metadata_at_end
+from traceanalyzer.readers.kineto_parser import BlockRefused, KeyTwiceRefused, Parsed, parser_of_thread
 from traceanalyzer.readers.repair import masked
 from traceanalyzer.readers.salvage import Salvaged, salvage
 from traceanalyzer.readers.source import ByteSource
 
-if TYPE_CHECKING:
-    import duckdb
-    import pyarrow as pa
-
-# DuckDB warns that Arrow from execute() copies the rows once more than from sql(); planning the query twice, as sql()
-# does, costs more than that copy for results of this size (measured).
-warnings.filterwarnings("ignore", message="Arrow output on a DB-API result")
-
 _HEAD: Final = 64 << 10
-_VERSIONS: Final = (
-    "rocprofiler-sdk_version",
-    "roctracer_version",
-    "hip_runtime_version",
-    "hip_driver_version",
-    "cupti_version",
-    "cuda_runtime_version",
-    "cuda_driver_version",
-)
-_FLAGS: Final = ("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops")
-KEPT_KEYS: Final = frozenset(
-    {
-        "schemaVersion",
-        "deviceProperties",
-        "distributedInfo",
-        "baseTimeNanoseconds",
-        "displayTimeUnit",
-        "traceName",
-        "trace_id",
-        "host_name",
-        *_VERSIONS,
-        *_FLAGS,
-    }
-)
-"""Top-level keys that profilers write and the tool needs. Everything else (environment dumps!) is never kept."""
-
 _RTL_CATEGORIES: Final = frozenset({"KernelExecution", "UserMarker"})
 _FEW_REJECTS: Final = 8
 """So many damaged events are no reason to refuse a file, however short it is."""
-_LEAST_OBJECT_SIZE: Final = 1 << 20
 _EPOCH_FROM_NS: Final = 10**17
 """A time without base that is later than 1973 is a Unix time."""
-
-
-class BlockRefused(Exception):
-    """The parser found that a block is not a valid list of events."""
-
-
-class KeyTwiceRefused(BlockRefused):
-    """The arguments of GPU work hold a key twice, of which DuckDB takes the first: each event must be looked at."""
-
-
-@dataclass
-class _Parsed:
-    """Consecutive blocks, typed: rows per table, with ordinals counted from their first event."""
-
-    events: int
-    tables: dict[str, pa.Table]
-    latest_ns: int | None
-    pid: int | None
-
-
-@dataclass
-class _BlockParser:
-    """Parses blocks with DuckDB; one per thread, since a connection serves one query at a time."""
-
-    connection: duckdb.DuckDBPyConnection = field(init=False)
-    files: BlockFileSystem = field(init=False)
-
-    def __post_init__(self) -> None:
-        import duckdb
-
-        self.connection = duckdb.connect(config={"threads": 1})
-        self.files = BlockFileSystem()
-        self.connection.register_filesystem(self.files)
-
-    def parse(self, arrays: list[bytes], exact: threading.Event, *, salvaged: bool = False) -> _Parsed:
-        """Return the typed rows of consecutive blocks of events, each given as a JSON array.
-
-        `exact`, shared by the parsers of a file, is set once a time was met that a double cannot hold.
-        Raises BlockRefused when one of them is not a valid array of JSON objects, or holds what DuckDB takes though
-        it is no JSON: numbers that are not finite. Salvaged events are known to hold none.
-        """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        rows = self._read(arrays, exact)
-        if not salvaged and pc.any(rows.column("is_not_finite")).as_py():
-            raise BlockRefused("a number that is not finite")
-        rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
-        numbers = rows.column("table_number")
-        tables = {
-            table: self._typed(table, rows.select(fields_of(table)).filter(pc.equal(numbers, number)), salvaged)
-            for number, table in enumerate(schema.TABLES)
-            if pc.any(pc.equal(numbers, number)).as_py()
-        }
-        return _Parsed(rows.num_rows, tables, pc.max(rows.column("start_ns")).as_py(), _host_pid(tables))
-
-    def _read(self, arrays: list[bytes], exact: threading.Event) -> pa.Table:
-        """Return the rows of `read_query`, read as decimals when a double cannot hold one of the times."""
-        import pyarrow.compute as pc
-
-        if not exact.is_set():
-            rows = self._query(arrays, exact=False)
-            if not pc.any(pc.equal(rows.column("time_state"), OUT_OF_RANGE)).as_py():
-                return rows
-            exact.set()  # the next blocks hold times of the same kind
-        return self._query(arrays, exact=True)
-
-    def _query(self, arrays: list[bytes], *, exact: bool) -> pa.Table:
-        import duckdb
-
-        largest = max(max(map(len, arrays)), _LEAST_OBJECT_SIZE)
-        urls = [self.files.put(f"{number}.json", array) for number, array in enumerate(arrays)]
-        try:
-            return self.connection.sql(read_query(urls, largest, exact=exact)).to_arrow_table()
-        except duckdb.InvalidInputException as error:
-            raise BlockRefused(str(error)) from error
-        finally:
-            self.files.clear()
-
-    def _typed(self, table: str, rows: pa.Table, salvaged: bool) -> pa.Table:
-        """Return the columns of `schema.TABLES[table]`, from the event's fields and from its args.
-
-        Raises KeyTwiceRefused.
-        """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        made: dict[str, pa.ChunkedArray] = {}
-        if query := typed_query(table):
-            self.connection.register("rows", rows)
-            from_args: pa.Table = self.connection.execute(query).to_arrow_table()
-            self.connection.unregister("rows")
-            made = {name: from_args.column(name) for name in from_args.column_names}
-            if table == "gpu_events" and not salvaged and pc.any(made["has_key_twice"]).as_py():
-                raise KeyTwiceRefused
-        columns = {
-            name: made[name] if name in made else rows.column(RECORDED_AS.get(name, name))
-            for name in schema.TABLES[table]
-        }
-        return pa.table(columns)
-
-
-def _host_pid(tables: dict[str, pa.Table]) -> int | None:
-    """Return the process whose host side was recorded: that of the first operator or runtime call."""
-    for table in ("cpu_ops", "runtime_calls"):
-        if table in tables:
-            return _integer(tables[table].column("pid")[0].as_py())
-    return None
-
-
-_of_thread = threading.local()
-"""Holds each thread's parser, which serves one file after the other."""
 
 
 @dataclass
@@ -182,7 +32,7 @@ class _Result:
     """What became of some blocks in a row: typed rows, and, of a single damaged block, what was salvaged."""
 
     last: Block
-    parsed: _Parsed | None
+    parsed: Parsed | None
     found: Salvaged | None = None
 
     @property
@@ -309,14 +159,11 @@ class KinetoReading:
         found.pieces = [found.pieces[n] for n in good]
         found.ordinals = [found.ordinals[n] for n in good]
 
-    def _parse_salvaged(self, found: Salvaged) -> _Parsed | None:
+    def _parse_salvaged(self, found: Salvaged) -> Parsed | None:
         return self._parse([found.array], salvaged=True) if found.pieces else None
 
-    def _parse(self, arrays: list[bytes], *, salvaged: bool = False) -> _Parsed:
-        parser: _BlockParser | None = getattr(_of_thread, "parser", None)
-        if parser is None:
-            parser = _of_thread.parser = _BlockParser()
-        return parser.parse(arrays, self._exact, salvaged=salvaged)
+    def _parse(self, arrays: list[bytes], *, salvaged: bool = False) -> Parsed:
+        return parser_of_thread().parse(arrays, self._exact, salvaged=salvaged)
 
     # -- in the reader's thread ---------------------------------------------------------------------------------
 
@@ -337,7 +184,7 @@ class KinetoReading:
         if grow and (larger := self._document.next_block(longer_than=block.size)):
             waiting.append(self._submit([larger]))
 
-    def _batch(self, parsed: _Parsed | None, found: Salvaged | None = None) -> Batch:
+    def _batch(self, parsed: Parsed | None, found: Salvaged | None = None) -> Batch:
         """Number the events as in the file; those of a salvaged block with the rejected ones in between."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -379,57 +226,9 @@ class KinetoReading:
                 self.facts.complete = False
                 self.facts.warnings.append(end)
         self.facts.warnings.extend(self._document.problems)
-        _facts_from_metadata(self.facts, self._document.metadata)
+        fill_facts(self.facts, self._document.metadata)
         if self.facts.clock_domain == "relative" and self._latest_ns > _EPOCH_FROM_NS:
             self.facts.clock_domain = "epoch"
-
-
-def _facts_from_metadata(facts: Facts, metadata: dict[str, Any]) -> None:
-    """Fill `facts` from the known top-level keys; odd types are passed over, never guessed at."""
-    info = metadata.get("distributedInfo")
-    if isinstance(info, dict):
-        facts.rank = _integer(info.get("rank"))
-        facts.world_size = _integer(info.get("world_size"))
-    base = _integer(metadata.get("baseTimeNanoseconds"))
-    if base is not None:
-        facts.clock_base_ns = base
-        facts.clock_domain = "epoch"
-    facts.host = metadata["host_name"] if isinstance(metadata.get("host_name"), str) else None
-    devices = metadata.get("deviceProperties")
-    if isinstance(devices, list):
-        names = [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str) and d["name"]]
-        facts.device_name = names[0] if names else None
-    words = [f"{key.removesuffix('_version')} {metadata[key]}" for key in _VERSIONS if key in metadata]
-    words += [key for key in _FLAGS if metadata.get(key)]
-    facts.profiler = ", ".join(words) or None
-
-
-def _integer(value: object) -> int | None:
-    """Return value as an integer where it is one, also as text ('3'), else None."""
-    try:
-        return int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
-    except ValueError:
-        return None
-
-
-def _metadata_at_end(path: Path) -> dict[str, Any]:
-    """Return `distributedInfo` from the last bytes of a plain file, where some writers put it.
-
-    A compressed file has no cheap end; there the rank is learnt at the end of the reading instead.
-    """
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _HEAD))
-        tail = file.read()
-    at = tail.rfind(b'"distributedInfo"')
-    if at < 0:
-        return {}
-    text = tail[at:].decode("utf-8", "replace")
-    try:
-        value, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
-    except ValueError:
-        return {}
-    return {"distributedInfo": value}
 
 
 class KinetoReader:
@@ -453,9 +252,9 @@ class KinetoReader:
                 return Recognised(what, problem=InputError(f"{path}: {what}: this version reads PyTorch profiler JSON"))
             metadata = dict(document.metadata)
         if "distributedInfo" not in metadata:
-            metadata |= _metadata_at_end(path)
+            metadata |= metadata_at_end(path)
         facts = Facts()
-        _facts_from_metadata(facts, metadata)
+        fill_facts(facts, metadata)
         return Recognised("PyTorch profiler JSON", self, facts)
 
     def read(
