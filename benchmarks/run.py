@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True, help="a real Kineto trace to repeat")
     parser.add_argument("--bytes", type=float, default=1e9, help="size of the big trace")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--hta", help="Python of an environment with HTA (traceinsight, pandas below 3)")
     parser.add_argument("--twice", action="store_true", help="also ingest a trace of twice the size")
     options = parser.parse_args()
     size, workers = int(options.bytes), str(os.cpu_count() or 1)
@@ -114,9 +115,9 @@ def main() -> None:
     damaged = ingest("ingest, 1 % of events damaged", prepared(options.source, size, ".json", damage=0.01))
     commands = [count, loads, damaged, ours_packed, ours]
     sizes = {command.name: size for command in commands}
-    if util.find_spec("hta"):
+    if options.hta or util.find_spec("hta"):
         script = "import sys, hta.common.trace as t; t.Trace({0: sys.argv[1]}, '.').parse_traces()"
-        hta = Command("HTA parse_traces", [sys.executable, "-c", script, str(plain)])
+        hta = Command("HTA parse_traces", [options.hta or sys.executable, "-c", script, str(plain)])
         commands.insert(2, hta)
         sizes[hta.name] = size
     if options.twice:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -255,3 +256,18 @@ def test_errors_say_what_to_do(cli, store, arguments, says):
 
 def test_swapped_arguments_are_noticed(cli, store):
     assert "the store comes first" in cli("query", "timeline", store, code=2).err
+
+
+def test_ctrl_c_ends_a_query_at_once(store, tmp_path):
+    endless = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "traceanalyzer", "query", str(tmp_path / "s"), endless],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err == b"traceanalyzer: error: interrupted; nothing half-done is left behind\n"

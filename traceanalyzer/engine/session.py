@@ -72,6 +72,8 @@ class Result:
                 yield rows
         except duckdb.Error as error:
             raise _query_error(error) from error
+        except RuntimeError as error:
+            raise _interrupted(error) from error
 
 
 class Session:
@@ -198,6 +200,8 @@ class Session:
             cursor = self._connection.execute(text, dict(values)) if values else self._connection.execute(text)
         except duckdb.Error as error:
             raise _query_error(error) from error
+        except RuntimeError as error:
+            raise _interrupted(error) from error
         return Result([column[0] for column in cursor.description or ()], cursor)
 
     def caveats(self) -> list[str]:
@@ -232,6 +236,11 @@ class Session:
 def _used_views(body: str, views: Iterable[str]) -> set[str]:
     """Return the views that an SQL text names; `raw.x` names the stored table, not the view x."""
     return set(_NAME.findall(body)) & set(views)
+
+
+def _interrupted(error: RuntimeError) -> BaseException:
+    """Return what Ctrl-C during a query means: DuckDB makes a RuntimeError of it."""
+    return KeyboardInterrupt() if "interrupted" in str(error).lower() else error
 
 
 def _query_error(error: duckdb.Error) -> QueryError | UsageError | MachineError:
