@@ -29,55 +29,61 @@
 --   busy_ns (ns): any GPU work
 --   idle_ns (ns): no GPU work
 WITH variants AS (
-    SELECT 'recorded' AS durations
+    SELECT false AS is_clipped
     UNION ALL
-    SELECT 'clipped' AS durations WHERE $clip_overruns
+    SELECT true AS is_clipped WHERE $clip_overruns
 ),
 events AS (
     SELECT
-        run, collector, rank, part, trace_id, device, durations, start_ns,
-        CASE durations WHEN 'clipped' THEN start_ns + clipped_dur_ns ELSE end_ns END AS end_ns,
-        (class = 'computation')::INT AS computes,
-        (class = 'communication')::INT AS communicates,
-        (class = 'memcpy')::INT AS copies
+        run, collector, rank, part, trace_id, device, is_clipped, start_ns,
+        CASE WHEN is_clipped THEN start_ns + clipped_dur_ns ELSE end_ns END AS end_ns,
+        (class = 'computation')::TINYINT AS computes,
+        (class = 'communication')::TINYINT AS communicates,
+        (class = 'memcpy')::TINYINT AS copies
     FROM gpu_events, variants
     WHERE is_timed(defect)
 ),
 edges AS (
     -- where an interval starts, one more is running; where it ends, one less
-    SELECT run, collector, rank, part, trace_id, device, durations, start_ns AS t_ns, computes, communicates, copies
+    SELECT run, trace_id, device, is_clipped, start_ns AS t_ns, computes, communicates, copies
     FROM events
     UNION ALL
-    SELECT run, collector, rank, part, trace_id, device, durations, end_ns AS t_ns, -computes, -communicates, -copies
+    SELECT run, trace_id, device, is_clipped, end_ns AS t_ns, -computes, -communicates, -copies
     FROM events
 ),
 stretches AS (
     -- From one edge to the next nothing changes. The order of edges at one moment does not matter: the stretches
     -- between them have no length.
     SELECT
-        run, collector, rank, part, trace_id, device, durations,
+        run, trace_id, device, is_clipped,
         COALESCE(lead(t_ns) OVER device_time - t_ns, 0) AS span_ns,
         sum(computes) OVER running > 0 AS is_computing,
         sum(communicates) OVER running > 0 AS is_communicating,
         sum(copies) OVER running > 0 AS is_copying
     FROM edges
     WINDOW
-        device_time AS (PARTITION BY run, collector, rank, part, trace_id, device, durations ORDER BY t_ns),
-        running AS (
-            PARTITION BY run, collector, rank, part, trace_id, device, durations ORDER BY t_ns ROWS UNBOUNDED PRECEDING
-        )
+        device_time AS (PARTITION BY run, trace_id, device, is_clipped ORDER BY t_ns),
+        running AS (PARTITION BY run, trace_id, device, is_clipped ORDER BY t_ns ROWS UNBOUNDED PRECEDING)
+),
+sums AS (
+    SELECT
+        run, trace_id, device, is_clipped,
+        sum(span_ns)::BIGINT AS window_ns,
+        COALESCE(sum(span_ns) FILTER (is_computing), 0)::BIGINT AS computation_ns,
+        COALESCE(sum(span_ns) FILTER (is_communicating), 0)::BIGINT AS communication_ns,
+        COALESCE(sum(span_ns) FILTER (is_communicating AND NOT is_computing), 0)::BIGINT AS exposed_communication_ns,
+        COALESCE(sum(span_ns) FILTER (is_copying), 0)::BIGINT AS memcpy_ns,
+        COALESCE(sum(span_ns) FILTER (is_copying AND NOT is_computing AND NOT is_communicating), 0)::BIGINT
+            AS exposed_memcpy_ns,
+        COALESCE(sum(span_ns) FILTER (is_computing OR is_communicating OR is_copying), 0)::BIGINT AS busy_ns,
+        COALESCE(sum(span_ns) FILTER (NOT (is_computing OR is_communicating OR is_copying)), 0)::BIGINT AS idle_ns
+    FROM stretches
+    GROUP BY run, trace_id, device, is_clipped
 )
 SELECT
-    run, collector, rank, part, device, durations,
-    sum(span_ns)::BIGINT AS window_ns,
-    COALESCE(sum(span_ns) FILTER (is_computing), 0)::BIGINT AS computation_ns,
-    COALESCE(sum(span_ns) FILTER (is_communicating), 0)::BIGINT AS communication_ns,
-    COALESCE(sum(span_ns) FILTER (is_communicating AND NOT is_computing), 0)::BIGINT AS exposed_communication_ns,
-    COALESCE(sum(span_ns) FILTER (is_copying), 0)::BIGINT AS memcpy_ns,
-    COALESCE(sum(span_ns) FILTER (is_copying AND NOT is_computing AND NOT is_communicating), 0)::BIGINT
-        AS exposed_memcpy_ns,
-    COALESCE(sum(span_ns) FILTER (is_computing OR is_communicating OR is_copying), 0)::BIGINT AS busy_ns,
-    COALESCE(sum(span_ns) FILTER (NOT (is_computing OR is_communicating OR is_copying)), 0)::BIGINT AS idle_ns
-FROM stretches
-GROUP BY run, collector, rank, part, trace_id, device, durations
-ORDER BY run, collector, rank, part, device, durations DESC
+    run, collector, rank, part, device,
+    CASE WHEN is_clipped THEN 'clipped' ELSE 'recorded' END AS durations,
+    window_ns, computation_ns, communication_ns, exposed_communication_ns, memcpy_ns, exposed_memcpy_ns, busy_ns, idle_ns
+FROM sums
+JOIN traces USING (run, trace_id)
+ORDER BY run, collector, rank, part, device, is_clipped
