@@ -10,14 +10,17 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from traceanalyzer.errors import MachineError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "parquet")
 
@@ -30,18 +33,26 @@ _LEAST_WIDTH: Final = 24
 """Characters that a column of a table keeps when a terminal is too narrow for all; elsewhere texts are shown whole."""
 
 
-def write(columns: list[str], batches: Rows, form: str, target: Path | None) -> int:
+def write(
+    columns: list[str],
+    batches: Rows,
+    form: str,
+    target: Path | None,
+    arrow: Callable[[], pa.RecordBatchReader] | None = None,
+) -> int:
     """Write rows to stdout, or to the file `target` (complete or not at all); return how many there were.
 
+    Of columns with the same name the later ones get a number. `arrow` gives the rows with their types, for Parquet.
     Raises UsageError for Parquet on a terminal, MachineError when writing fails.
     """
     if form == "parquet" and target is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE, or send it into a pipe")
     counted = _Counted(batches)
+    columns = _unique(columns)
     try:
         with _opened(target) as stream:
             if form == "parquet":
-                _write_parquet(columns, counted, stream)
+                _write_parquet(columns, arrow() if arrow else _as_arrow(columns, counted), stream)
             else:
                 text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
                 _WRITERS[form](columns, counted, text)
@@ -49,7 +60,22 @@ def write(columns: list[str], batches: Rows, form: str, target: Path | None) -> 
                 text.detach()
     except BrokenPipeError:  # the reader of our output had enough, which is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise MachineError(f"standard output cannot be written: {error.strerror or error}") from error
     return counted.rows
+
+
+def _unique(columns: list[str]) -> list[str]:
+    """Return the names with a number behind those that were there before: name, name_1."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 0
+        while name in names:
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
 
 
 class _Counted:
@@ -229,19 +255,23 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _write_parquet(columns: list[str], batches: Rows, out: IO[bytes]) -> None:
+def _write_parquet(columns: list[str], batches: pa.RecordBatchReader, out: IO[bytes]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    writer = None
-    for batch in batches:
-        data = {name: [row[i] for row in batch] for i, name in enumerate(columns)}
-        table = pa.table(data, schema=writer.schema if writer else None)
-        writer = writer or pq.ParquetWriter(out, table.schema, compression="zstd")
-        writer.write_table(table)
-    if writer is None:
-        writer = pq.ParquetWriter(out, pa.schema([(name, pa.null()) for name in columns]))
-    writer.close()
+    target = pa.schema([field.with_name(name) for name, field in zip(columns, batches.schema, strict=True)])
+    with pq.ParquetWriter(out, target, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch.rename_columns(columns))
+
+
+def _as_arrow(columns: list[str], batches: Rows) -> pa.RecordBatchReader:
+    """Return plain rows (of lists, which are short) as Arrow."""
+    import pyarrow as pa
+
+    rows = list(chain.from_iterable(batches))
+    table = pa.table({name: [row[i] for row in rows] for i, name in enumerate(columns)})
+    return table.to_reader()
 
 
 _WRITERS: Final = {

@@ -136,6 +136,12 @@ WRITES = [
     "PRAGMA version",
     "SELECT 1; SELECT 2",
     "SELECT 1; COPY (SELECT 1) TO 's/x.csv'",
+    "WITH c AS (COPY (SELECT 1 AS x) TO 's/x.csv') SELECT * FROM c",
+    "EXPLAIN ANALYZE WITH c AS (COPY (SELECT 1 AS x) TO 's/x.csv') SELECT * FROM c",
+    "WITH c AS (cOpY/**/(SELECT 'é' AS x) TO 's/x.csv') SELECT 'éé', * FROM c",
+    "EXPLAIN (FORMAT /*)SELECT 1 -- */ JSON, ANALYZE) COPY (SELECT 1) TO 's/x.csv'",
+    "SELECT * FROM enable_profiling(save_location = 's/p.json')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_config = {'path': 's/log'})",
     "EXPORT DATABASE 's/db'",
     "DROP VIEW kernels",
     "",
@@ -171,6 +177,8 @@ def test_free_sql_only_reads_the_store(cli, store, tmp_path, sql):
         "FROM kernels SELECT 1",
         "WITH a AS (SELECT 1) SELECT * FROM a",
         "SHOW TABLES",
+        "EXPLAIN ANALYZE (SELECT 1)",
+        "SELECT 'COPY' AS \"copy\" -- COPY",
         "SUMMARIZE kernels",
     ],
 )
@@ -271,3 +279,43 @@ def test_ctrl_c_ends_a_query_at_once(store, tmp_path):
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert err == b"traceanalyzer: error: interrupted; nothing half-done is left behind\n"
+
+
+def test_columns_of_one_name_are_told_apart(cli, store, tmp_path):
+    sql = "SELECT 1 AS a, 2 AS a, 3 AS b"
+    for form in ("json", "jsonl"):
+        assert '{"a":1,"a_1":2,"b":3}' in cli("query", store, sql, "--format", form).out
+    cli("query", store, sql, "-o", "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").column_names == ["a", "a_1", "b"]
+
+
+def test_parquet_keeps_the_types_of_the_query(cli, store, tmp_path):
+    sql = (
+        "SELECT CASE WHEN range > 15000 THEN range END AS a, 1.5::DECIMAL(18, 3) AS d FROM range(30000) ORDER BY range"
+    )
+    cli("query", store, sql, "-o", "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert (str(table.schema.field("a").type), str(table.schema.field("d").type)) == ("int64", "decimal128(18, 3)")
+    assert table.num_rows == 30_000
+    cli("query", store, "SELECT name, start_ns FROM kernels WHERE false", "-o", "e.parquet")
+    assert [str(f.type) for f in pq.read_schema(tmp_path / "e.parquet")] == ["string", "int64"]
+
+
+def test_answers_are_not_written_into_the_store(cli, store, tmp_path):
+    before = (tmp_path / "s" / "store.json").read_bytes()
+    assert "not written into the store" in cli("query", store, "timeline", "-o", "s/store.json", code=2).err
+    assert (tmp_path / "s" / "store.json").read_bytes() == before
+
+
+def test_hyphens_and_bytes_that_are_no_text(cli, store, tmp_path):
+    assert "did you mean 'kernel_summary'" in cli("query", store, "kernel-summary", code=2).err
+    (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
+    assert "not UTF-8" in cli("query", store, "q.sql", code=2).err
+
+
+def test_a_full_standard_output_is_the_machines_fault(store, tmp_path):
+    command = f"{sys.executable} -m traceanalyzer query {tmp_path / 's'} timeline > /dev/full"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, shell=True, capture_output=True, env=environment)
+    assert done.returncode == 6
+    assert b"standard output cannot be written" in done.stderr

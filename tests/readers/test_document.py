@@ -186,3 +186,14 @@ def test_gzip_members_in_a_row_are_one_stream(tmp_path):
     path.write_bytes(gzip.compress(text[:700]) + gzip.compress(text[700:]))
     tables, _ = read(path, 500)
     assert len(tables["gpu_events"]) == 50
+
+
+def test_a_long_foreign_text_costs_no_more_than_its_bytes():
+    import tracemalloc
+
+    text = json.dumps({"env": "b" * 3_000_000, **document([kernel("a", 0, 1)])}).encode()
+    tracemalloc.start()
+    assert len(blocks(text, 1_000)) == 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * len(text)

@@ -85,6 +85,7 @@ def test_epoch_and_relative_times_in_one_file_are_both_exact(tmp_path):
         ({"dur": -3}, "negative_duration", 1000, -3000),
         ({"dur": 0}, None, 1000, 0),
         ({"ts": 9.9e15}, "impossible_timestamp", None, 5000),
+        ({"ts": 1712345678901244.5, "dur": 8e15}, "impossible_timestamp", 1712345678901244500, None),
     ],
 )
 def test_a_time_that_cannot_be_used_is_marked(tmp_path, changes, defect, start, dur):
@@ -160,3 +161,10 @@ def test_flows_keep_id_phase_and_binding(tmp_path):
 def test_keys_and_categories_in_any_script_do_not_break_the_sql(tmp_path):
     odd = {"ph": "X", "cat": "it's; DROP TABLE", "name": "'); --", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
     assert tables_of(tmp_path, [odd])["other_events"][0]["category"] == "it's; DROP TABLE"
+
+
+@pytest.mark.parametrize("keys", [{"rank": 3_000_000_000}, {"rank": -1}, {"rank": "x"}, {"rank": 1.5}])
+def test_a_rank_that_is_none_is_not_taken(tmp_path, keys):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document([kernel("k", 0, 1)], distributedInfo=keys, baseTimeNanoseconds=2**63)))
+    assert read(path, 1000)[1] == {"rank": None, "base": 0}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceanalyzer.engine.library import Parameter, SqlFile
 
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".md": "markdown", ".parquet": "parquet"}
-_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
+_NAME = re.compile(r"[a-z_][a-z0-9_-]*", re.IGNORECASE)
 
 
 def query(
@@ -55,6 +55,8 @@ def query(
     Example: traceanalyzer query mystore timeline --rank 0 --format json
     """
     form = _format(form, target)
+    if target and target.resolve().is_relative_to(store.resolve()):
+        raise UsageError(f"-o {target}: answers are not written into the store")
     from traceanalyzer.engine import library
     from traceanalyzer.engine.session import Filters, Session
     from traceanalyzer.store.store import Store
@@ -75,7 +77,7 @@ def query(
     if notes:
         for line in session.provenance():
             console.note(line)
-    output.write(result.columns, result.batches(), form, target)
+    output.write(result.columns, result.batches(), form, target, result.arrow)
 
 
 def _format(form: str | None, target: Path | None) -> str:
@@ -92,15 +94,22 @@ def _format(form: str | None, target: Path | None) -> str:
 def _resolve(question: str) -> tuple[str | None, str]:
     """Return (name of a named query or None, SQL text)."""
     if question == "-":
-        return None, sys.stdin.read()
+        return None, _decoded(sys.stdin.buffer.read(), "standard input")
     if question.endswith(".sql"):
         path = Path(question)
         if not path.is_file():
             raise UsageError(f"{question}: no such file")
-        return None, path.read_text()
+        return None, _decoded(path.read_bytes(), question)
     if _NAME.fullmatch(question.strip()):
         return question.strip(), ""
     return None, question
+
+
+def _decoded(text: bytes, where: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def _parameters(given: list[str]) -> dict[str, str]:

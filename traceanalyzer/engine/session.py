@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceanalyzer import __version__, schema
 from traceanalyzer.engine import library
@@ -16,8 +17,16 @@ from traceanalyzer.store.store import Store, StoredTrace
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 _TABLES: Final = (*schema.TABLES, "rejects", "traces")
+_WORD: Final = re.compile(r"[A-Za-z_]+")
+_WRITING: Final = {
+    *("COPY", "INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "CREATE", "DROP", "ALTER"),
+    *("ATTACH", "DETACH", "EXPORT", "IMPORT", "INSTALL", "LOAD"),
+}
+"""Words of statements that write, which DuckDB also takes inside of WITH and EXPLAIN ANALYZE."""
+_ARROW_ROWS: Final = 65_536
 _NAME: Final = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 
 
@@ -68,12 +77,14 @@ class Result:
         import duckdb
 
         try:
-            while rows := self.cursor.fetchmany(size):
+            while rows := _interruptible(self.cursor, lambda: self.cursor.fetchmany(size)):
                 yield rows
         except duckdb.Error as error:
             raise _query_error(error) from error
-        except RuntimeError as error:
-            raise _interrupted(error) from error
+
+    def arrow(self) -> pa.RecordBatchReader:
+        """Return the rows as Arrow batches with the types of the query, instead of `batches`."""
+        return self.cursor.to_arrow_reader(_ARROW_ROWS)
 
 
 class Session:
@@ -108,7 +119,7 @@ class Session:
         try:
             for table in _TABLES:
                 run(f"CREATE VIEW raw.{table} AS {self._raw_select(table, filters)}")
-        except duckdb.IOException as error:
+        except duckdb.Error as error:
             raise InputError(f"the store is damaged: {' '.join(str(error).split())}; ingest the trace again") from error
         for macro in library.load("macros").values():
             run(macro.body)
@@ -183,25 +194,25 @@ class Session:
         if len(statements) != 1:
             raise QueryError(f"one statement at a time, please: there are {len(statements)} in the query")
         kind = statements[0].type.name
-        if kind == "EXPLAIN":
-            inner = re.sub(r"(?is)\A(?:\s|--[^\n]*\n|/\*.*?\*/)*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", "", text)
-            if inner != text:
-                self._checked(inner)
-                return text
-        if kind != "SELECT":
+        if kind not in ("SELECT", "EXPLAIN"):
             what = "several statements in one (PIVOT without IN does that)" if kind == "MULTI" else kind
             raise QueryError(f"a query must be one SELECT (or EXPLAIN, DESCRIBE), not {what}: the store is only read")
+        if writing := sorted(_words(text) & _WRITING):  # in EXPLAIN ANALYZE, or in a WITH clause
+            raise QueryError(
+                f"the store is only read, and the query says {', '.join(writing)}; a column of that name goes in quotes"
+            )
         return text
 
     def _execute(self, text: str, values: Mapping[str, object]) -> Result:
         import duckdb
 
         try:
-            cursor = self._connection.execute(text, dict(values)) if values else self._connection.execute(text)
+            cursor = _interruptible(
+                self._connection,
+                lambda: self._connection.execute(text, dict(values)) if values else self._connection.execute(text),
+            )
         except duckdb.Error as error:
             raise _query_error(error) from error
-        except RuntimeError as error:
-            raise _interrupted(error) from error
         return Result([column[0] for column in cursor.description or ()], cursor)
 
     def caveats(self) -> list[str]:
@@ -238,9 +249,32 @@ def _used_views(body: str, views: Iterable[str]) -> set[str]:
     return set(_NAME.findall(body)) & set(views)
 
 
-def _interrupted(error: RuntimeError) -> BaseException:
-    """Return what Ctrl-C during a query means: DuckDB makes a RuntimeError of it."""
-    return KeyboardInterrupt() if "interrupted" in str(error).lower() else error
+_T = TypeVar("_T")
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _T]) -> _T:
+    """Return what `work` on the connection gives, run so that Ctrl-C ends it at once."""
+    with ThreadPoolExecutor(1, "query") as thread:
+        future = thread.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of an SQL text outside of quotes and comments, in capitals.
+
+    DuckDB's tokens come with their position; whether that counts bytes or characters does not matter here, since both
+    are looked at.
+    """
+    import duckdb
+
+    places = [at for at, kind in duckdb.tokenize(text) if kind.name in ("keyword", "identifier")]
+    raw = text.encode()
+    found = [_WORD.match(text, at) for at in places] + [_WORD.match(raw[at:].decode(errors="replace")) for at in places]
+    return {match.group().upper() for match in found if match}
 
 
 def _query_error(error: duckdb.Error) -> QueryError | UsageError | MachineError:

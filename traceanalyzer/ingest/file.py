@@ -145,7 +145,7 @@ class FileIngest:
             part=self.part
             if rank == identity.rank
             else self.ingest.writer.next_part(run, collector, rank, replace=self.ingest.replace),
-            trace_id=self.ingest.writer.free_trace_id(run, collector, rank, mark, digest),
+            trace_id=self.ingest.writer.free_trace_id(run, collector, mark, digest),
         )
         if settled != identity:
             identity = settled

@@ -18,6 +18,7 @@ from traceanalyzer.readers.base import Recognised
 from traceanalyzer.readers.ranks import rank_from_path
 
 STDIN: Final = "-"
+_RANKS: Final = 10_000_000
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 """What a search in a folder looks at; a file named on the command line may be called anything."""
 
@@ -37,8 +38,8 @@ class RankChoice:
         """
         if rank is not None and rank_map is not None:
             raise UsageError("--rank and --rank-map exclude each other: give one of them")
-        if rank is not None and rank < 0:
-            raise UsageError(f"--rank {rank}: a rank is 0 or more")
+        if rank is not None and not 0 <= rank < _RANKS:
+            raise UsageError(f"--rank {rank}: a rank is 0 or more, and below {_RANKS:,}")
         if rank_map is None:
             return cls(rank)
         try:
@@ -72,7 +73,7 @@ def _json_ranks(path: Path, text: str) -> dict[str, int]:
     except orjson.JSONDecodeError as error:
         raise UsageError(f"--rank-map {path}: not valid JSON: {error}") from error
     for name, number in pairs.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < _RANKS:
             raise UsageError(f"--rank-map {path}: the rank of {name!r} is {number!r}, not a number from 0")
     return {str(name): int(number) for name, number in pairs.items()}
 
@@ -83,7 +84,7 @@ def _csv_ranks(path: Path, text: str) -> dict[str, int]:
         if not line or line.startswith("#"):
             continue
         name, _, rank = (part.strip() for part in line.rpartition(","))
-        if not name or not rank.isdigit():
+        if not name or not rank.isdigit() or int(rank) >= _RANKS:
             raise UsageError(f"--rank-map {path}: line {number}, '{line}', is not 'file name, rank'")
         ranks[name] = int(rank)
     return ranks

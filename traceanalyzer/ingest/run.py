@@ -25,6 +25,7 @@ _M_ARENA_MAX: Final = -8  # of mallopt, from malloc.h
 # (the text, its parsed table, its typed columns).
 _BASE_MEMORY: Final = 200 << 20
 _BYTES_PER_BYTE: Final = 3
+_MEMORY_PER_PARSER: Final = 100 << 20
 LEAST_MEMORY: Final = 256 << 20
 _LEAST_BLOCK: Final = 500_000
 
@@ -36,10 +37,15 @@ class Resources:
     jobs: int
     memory: int
 
+    @property
+    def parsers(self) -> int:
+        """Threads that parse: the jobs asked for, as far as the memory allows."""
+        return max(1, min(self.jobs, (self.memory - _BASE_MEMORY) // _MEMORY_PER_PARSER))
+
     def for_files(self, files: int) -> tuple[int, int, int, int]:
         """Return (files at once, groups of blocks in memory per file, bytes per block, bytes per row group)."""
-        at_once = max(1, min(files, self.jobs))
-        lookahead = max(2, -(-(self.jobs + 1) // at_once))
+        at_once = max(1, min(files, self.parsers))
+        lookahead = max(2, -(-(self.parsers + 1) // at_once))
         under_way = at_once * lookahead * BLOCKS_AT_ONCE
         block = (self.memory - _BASE_MEMORY) // (under_way * _BYTES_PER_BYTE)
         return at_once, lookahead, max(_LEAST_BLOCK, min(BLOCK_SIZE, block)), BYTES_PER_GROUP // at_once
@@ -57,12 +63,12 @@ class Ingest(Shared):
         Problems with single files are in their outcomes. Raises MachineError when the machine fails (the traces
         committed before stay), KeyboardInterrupt when interrupted.
         """
-        _share_heaps(self.resources.jobs)
+        _share_heaps(self.resources.parsers)
         at_once, lookahead, block_size, group_bytes = self.resources.for_files(sum(1 for p in plan if p.found.reader))
         if self.replace:
             self._affirm(plan)
         with (
-            ThreadPoolExecutor(self.resources.jobs, "parse") as parsers,
+            ThreadPoolExecutor(self.resources.parsers, "parse") as parsers,
             ThreadPoolExecutor(at_once, "file") as files,
         ):
 

@@ -29,9 +29,10 @@ from traceanalyzer.readers.source import Readable
 
 EVENTS_KEY: Final = "traceEvents"
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Possessive (*+): without it the engine keeps a way back for every character of a long text.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|["\[\]{}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{}]', re.DOTALL)
 BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"[A-Za-z_][^"\\]*"\s*:)')
 _ARRAY_END: Final = re.compile(rb"\}\s*\]")
 _TAIL_WINDOW: Final = 64 << 10

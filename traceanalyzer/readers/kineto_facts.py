@@ -40,8 +40,8 @@ def fill_facts(facts: Facts, metadata: dict[str, Any]) -> None:
     """Fill `facts` from the known top-level keys; odd types are passed over, never guessed at."""
     info = metadata.get("distributedInfo")
     if isinstance(info, dict):
-        facts.rank = integer(info.get("rank"))
-        facts.world_size = integer(info.get("world_size"))
+        facts.rank = integer(info.get("rank"), 0, 2**31)
+        facts.world_size = integer(info.get("world_size"), 0, 2**31)
     base = integer(metadata.get("baseTimeNanoseconds"))
     if base is not None:
         facts.clock_base_ns = base
@@ -56,12 +56,13 @@ def fill_facts(facts: Facts, metadata: dict[str, Any]) -> None:
     facts.profiler = ", ".join(words) or None
 
 
-def integer(value: object) -> int | None:
-    """Return value as an integer where it is one, also as text ('3'), else None."""
+def integer(value: object, low: int = -(2**63), high: int = 2**63) -> int | None:
+    """Return value as an integer in [low, high) where it is one, also as text ('3'), else None."""
     try:
-        return int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
     except ValueError:
         return None
+    return number if number is not None and low <= number < high else None
 
 
 def metadata_at_end(path: Path) -> dict[str, Any]:

@@ -30,6 +30,9 @@ EXACT_DOUBLE_US: Final = float(2**43)
 """Up to here a double holds a microsecond value with three decimals so closely (error below half a nanosecond) that
 rounding `ts * 1000` gives the nanosecond exactly; Unix epoch microseconds are beyond it and are read as decimals."""
 
+LATEST_US: Final = 4.6e15
+"""Times and durations from here on (the year 2115) are taken for garbage: start + duration must fit 63 bits of ns."""
+
 _GPU_KINDS: Final = {
     "kernel": "kernel",
     "gpu_memcpy": "memcpy",
@@ -161,14 +164,14 @@ def read_query(urls: list[str], largest: int, *, exact: bool) -> str:
     Columns: table_number, ph, cat, name, pid, tid, id, bp, s, args (text); start_ns, dur_ns; time_state (0 sound,
     1 incomplete, 2 out of range, 3 negative duration); is_not_finite (args hold NaN or an infinity).
     """
-    time_type, limit = ("DECIMAL(20,3)", 9.2e15) if exact else ("DOUBLE", EXACT_DOUBLE_US)
+    time_type, limit = ("DECIMAL(20,3)", LATEST_US) if exact else ("DOUBLE", EXACT_DOUBLE_US)
     columns = {**BLOCK_COLUMNS, "ts": time_type, "dur": time_type}
     spec = "{" + ", ".join(f"{name}: '{sql_type}'" for name, sql_type in columns.items()) + "}"
     return f"""
         SELECT ({_route()})::TINYINT AS table_number,
                ph, cat, name, pid, tid, id, bp, s, args::VARCHAR AS args,
-               TRY_CAST(ts * 1000 AS BIGINT) AS start_ns,
-               TRY_CAST(dur * 1000 AS BIGINT) AS dur_ns,
+               CASE WHEN abs(ts) < {LATEST_US} THEN TRY_CAST(ts * 1000 AS BIGINT) END AS start_ns,
+               CASE WHEN abs(dur) < {LATEST_US} THEN TRY_CAST(dur * 1000 AS BIGINT) END AS dur_ns,
                (CASE WHEN dur >= 0 AND dur < {limit} AND abs(ts) < {limit} THEN 0
                      WHEN abs(ts) >= {limit} OR abs(dur) >= {limit} THEN {OUT_OF_RANGE}
                      WHEN dur < 0 AND ts IS NOT NULL THEN 3

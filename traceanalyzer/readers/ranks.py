@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 # rank3, rank[3], rank-3, rank_3, rank=3; preceded by no letter, so that "frank3" does not count.
-_RANK: Final = re.compile(r"(?:^|[^a-z])rank[\[_\-/= ]*(\d+)", re.IGNORECASE)
-_TENSOR_PARALLEL: Final = re.compile(r"(?:^|[^a-z])TP-?(\d+)", re.IGNORECASE)
+_RANK: Final = re.compile(r"(?:^|[^a-z])rank[\[_\-/= ]*(\d{1,7})(?!\d)", re.IGNORECASE)
+_TENSOR_PARALLEL: Final = re.compile(r"(?:^|[^a-z])TP-?(\d{1,7})(?!\d)", re.IGNORECASE)
 _PARALLEL_AXES: Final = re.compile(r"(?:^|[^a-z])(?:dp|pp|cp|ep)-?\d+", re.IGNORECASE)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NON_FINITE: Final = re.compile(
     rf"({_STRING})|(?<=[:\[,\s])[-+]?(?:nan|inf(?:inity)?|n/a)(?=\s*[,\]}}])", re.IGNORECASE | re.DOTALL
 )

@@ -83,10 +83,12 @@ class Store:
 
         Raises InputError when a manifest is damaged.
         """
-        found = [
-            StoredTrace(Manifest.read(path), path.parent)
-            for path in self.root.glob(f"run=*/collector=*/rank=*/*/{MANIFEST}")
-        ]
+        found = []
+        for path in self.root.glob(f"run=*/collector=*/rank=*/*/{MANIFEST}"):
+            try:
+                found.append(StoredTrace(Manifest.read(path), path.parent))
+            except FileNotFoundError:  # replaced by a writer while we looked
+                continue
         hidden = {old: trace.manifest.sequence for trace in found for old in trace.manifest.replaces}
 
         def is_hidden(trace: StoredTrace) -> bool:
@@ -171,10 +173,12 @@ class StoreWriter:
             self._parts[run, collector, rank] = part + 1
         return part
 
-    def free_trace_id(self, run: str, collector: str, rank: int | None, fingerprint: str, content_hash: str) -> str:
-        """Return the id for a trace: from the fingerprint, or from the content where another trace has that one."""
+    def free_trace_id(self, run: str, collector: str, fingerprint: str, content_hash: str) -> str:
+        """Return the id for a trace: from the fingerprint, or from the content where the run has that one already."""
         wanted = fingerprint[:TRACE_ID_LENGTH]
-        taken = {trace.identity.trace_id for trace in self.others(run, collector, rank)}
+        with self._mutex:
+            traces = [t.identity for t in self._existing]
+        taken = {i.trace_id for i in traces if (i.run, i.collector) == (run, collector)}
         return content_hash[:TRACE_ID_LENGTH] if wanted in taken else wanted
 
     def new_folder(self) -> Path:
@@ -240,6 +244,8 @@ def writing(root: Path) -> Iterator[StoreWriter]:
     """
     from filelock import FileLock, Timeout
 
+    if "*" in str(root):
+        raise UsageError(f"{root}: a store's path cannot hold '*', which DuckDB takes for a pattern")
     if root.exists() and not root.is_dir():
         raise UsageError(f"{root}: --store must name a folder, this is a file")
     new = not root.exists()
