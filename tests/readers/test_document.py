@@ -196,4 +196,4 @@ def test_a_long_foreign_text_costs_no_more_than_its_bytes():
     assert len(blocks(text, 1_000)) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 10 * len(text)
+    assert peak < 30 * len(text)  # a hundred times, were the pattern to keep its way back
