@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Final
 from traceanalyzer import schema
 from traceanalyzer.readers.blocks import BlockFileSystem
 from traceanalyzer.readers.kineto_facts import integer
-from traceanalyzer.readers.kineto_tables import OUT_OF_RANGE, RECORDED_AS, fields_of, read_query, typed_query
+from traceanalyzer.readers.kineto_tables import (
+    NOT_FINITE,
+    OUT_OF_RANGE,
+    RECORDED_AS,
+    fields_of,
+    read_query,
+    typed_query,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,7 +75,7 @@ class BlockParser:
         import pyarrow.compute as pc
 
         rows = self._read(arrays, exact)
-        if not salvaged and pc.any(rows.column("is_not_finite")).as_py():
+        if not salvaged and _holds_not_finite(rows):
             raise BlockRefused("a number that is not finite")
         rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
         numbers = rows.column("table_number")
@@ -123,6 +130,14 @@ class BlockParser:
             for name in schema.TABLES[table]
         }
         return pa.table(columns)
+
+
+def _holds_not_finite(rows: pa.Table) -> bool:
+    """Say whether the args of an event hold NaN or an infinity as a number."""
+    import pyarrow.compute as pc
+
+    candidates = rows.column("args").filter(rows.column("may_be_not_finite"))
+    return len(candidates) > 0 and bool(pc.any(pc.match_substring_regex(candidates, NOT_FINITE)).as_py())
 
 
 def _host_pid(tables: dict[str, pa.Table]) -> int | None:
