@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceanalyzer.errors import TraceAnalyzerError
     from traceanalyzer.readers.source import ByteSource
 
-BLOCK_SIZE: Final = 7_000_000
+BLOCK_SIZE: Final = 6_500_000
 """Bytes of JSON parsed at once: smaller costs calls, larger falls out of the processor's caches (measured)."""
 
 BLOCKS_AT_ONCE: Final = 2
