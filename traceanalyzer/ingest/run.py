@@ -22,7 +22,7 @@ from traceanalyzer.store.writer import BYTES_PER_GROUP
 # Of mallopt, from malloc.h: what to set, and to what.
 _M_ARENA_MAX: Final = -8
 _M_MMAP_THRESHOLD: Final = (-3, 64 << 20)
-_M_TRIM_THRESHOLD: Final = (-1, 128 << 20)
+_M_TRIM_THRESHOLD: Final = (-1, 96 << 20)
 
 # Memory of an ingest, measured: what the process needs anyway, and what each byte of JSON under way costs
 # (the text, its parsed table, its typed columns).
