@@ -8,6 +8,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,7 +174,7 @@ def test_an_event_that_ends_in_another_block_is_given_back():
     )
     block = document.next_block()
     assert not block.is_last
-    found = salvage(block)
+    found = salvage(block, duckdb.connect())
     assert json.loads(found.array) == [{"a": [{"b": 1}, {"b": 2}]}, {"c": "}"}]
     assert block.text(found.consumed).strip() == b'{"d": [{"e": 1}'
     assert not found.array_ended

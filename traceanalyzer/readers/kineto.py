@@ -16,7 +16,7 @@ from traceanalyzer.readers.document import Block, Document
 from traceanalyzer.readers.kineto_facts import KEPT_KEYS, fill_facts, metadata_at_end
 from traceanalyzer.readers.kineto_parser import BlockRefused, KeyTwiceRefused, Parsed, parser_of_thread
 from traceanalyzer.readers.repair import masked
-from traceanalyzer.readers.salvage import Salvaged, salvage
+from traceanalyzer.readers.salvage import Depth, Salvaged, salvage
 from traceanalyzer.readers.source import ByteSource
 
 _HEAD: Final = 64 << 10
@@ -117,7 +117,8 @@ class KinetoReading:
             return [_Result(blocks[-1], self._parse([block.array for block in blocks]))]
         except BlockRefused as refusal:
             if len(blocks) == 1:
-                return [self._salvage(blocks[0], thorough=isinstance(refusal, KeyTwiceRefused))]
+                depth = Depth.KEYS if isinstance(refusal, KeyTwiceRefused) else Depth.DAMAGED
+                return [self._salvage(blocks[0], depth)]
         results: list[_Result] = []
         for block in blocks:
             results += self._parse_blocks([block])
@@ -125,14 +126,14 @@ class KinetoReading:
                 break
         return results
 
-    def _salvage(self, block: Block, *, thorough: bool) -> _Result:
-        """Keep what is sound in a refused block; `thorough` if it is valid JSON that the parser minds all the same."""
-        found = salvage(block, thorough=thorough)
+    def _salvage(self, block: Block, depth: Depth) -> _Result:
+        """Keep what is sound in a refused block, going as deep as it takes."""
+        found = salvage(block, parser_of_thread().connection, depth)
         try:
             return _Result(block, self._parse_salvaged(found), found)
         except BlockRefused:
-            if not thorough:
-                return self._salvage(block, thorough=True)
+            if depth is not Depth.EVERY_EVENT:
+                return self._salvage(block, Depth.EVERY_EVENT)
             self._sift(block, found)
             return _Result(block, self._parse_salvaged(found), found)
 

@@ -11,8 +11,8 @@ from traceanalyzer import schema
 from traceanalyzer.readers.blocks import BlockFileSystem
 from traceanalyzer.readers.kineto_facts import integer
 from traceanalyzer.readers.kineto_tables import (
+    EXACT_DOUBLE_US,
     NOT_FINITE,
-    OUT_OF_RANGE,
     RECORDED_AS,
     fields_of,
     read_query,
@@ -79,20 +79,18 @@ class BlockParser:
             raise BlockRefused("a number that is not finite")
         rows = rows.append_column("event_id", pa.arange(0, rows.num_rows))
         numbers = rows.column("table_number")
+        present = set(pc.unique(numbers).to_pylist())
         tables = {
             table: self._typed(table, rows.select(fields_of(table)).filter(pc.equal(numbers, number)), salvaged)
             for number, table in enumerate(schema.TABLES)
-            if pc.any(pc.equal(numbers, number)).as_py()
+            if number in present
         }
         return Parsed(rows.num_rows, tables, pc.max(rows.column("start_ns")).as_py(), _host_pid(tables))
 
     def _read(self, arrays: list[bytes], exact: threading.Event) -> pa.Table:
-        """Return the rows of `read_query`, read as decimals when a double cannot hold one of the times."""
-        import pyarrow.compute as pc
-
+        """Return the rows of `read_query` with exact times, read as decimals when a double cannot hold one of them."""
         if not exact.is_set():
-            rows = self._query(arrays, exact=False)
-            if not pc.any(pc.equal(rows.column("time_state"), OUT_OF_RANGE)).as_py():
+            if rows := _with_times(self._query(arrays, exact=False)):
                 return rows
             exact.set()  # the next blocks hold times of the same kind
         return self._query(arrays, exact=True)
@@ -130,6 +128,20 @@ class BlockParser:
             for name in schema.TABLES[table]
         }
         return pa.table(columns)
+
+
+def _with_times(rows: pa.Table) -> pa.Table | None:
+    """Return the rows with start_ns, dur_ns and is_impossible instead of ts and dur; None when a time is too large."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for source, name in (("ts", "start_ns"), ("dur", "dur_ns")):
+        microseconds = rows.column(source)
+        if not pc.all(pc.less(pc.abs(microseconds), EXACT_DOUBLE_US), min_count=0).as_py():
+            return None
+        nanoseconds = pc.round(pc.multiply(microseconds, 1000.0)).cast(pa.int64())
+        rows = rows.drop_columns(source).append_column(name, nanoseconds)
+    return rows.append_column("is_impossible", pa.repeat(False, rows.num_rows))
 
 
 def _holds_not_finite(rows: pa.Table) -> bool:

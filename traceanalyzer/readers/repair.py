@@ -83,6 +83,8 @@ def repaired(text: bytes) -> tuple[bytes, Counter[str]] | None:
     for fix in (None, _non_finite, _escapes, _trailing_commas, _quotes):
         if fix:
             shown, kind, count = fix(shown)
+            if not count:
+                continue
             kinds[kind] += count
         event = _decoded(shown, kinds)
         if event is not None:

@@ -1,8 +1,8 @@
 """Takes a refused block apart: keeps every sound event, repairs what can be repaired, rejects the rest one by one.
 
-A block is refused because it was cut inside an event, or because an event in it is damaged. Sixteen events at a time
-are tried as they are; only where that fails, single events are looked at. A damaged event ends where the next sound
-one begins, so one bad event costs one event.
+A block is refused because it was cut inside an event, or because an event in it is damaged. DuckDB finds the pieces
+that are not sound (`pieces`), and only those are looked at here. A damaged event ends where the next sound one begins,
+so one bad event costs one event.
 
 Positions are found with the standard library's decoder, which says where a value ends, on the text read as Latin-1:
 there a position is a byte, and JSON's structure is the same as in UTF-8.
@@ -12,19 +12,25 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from traceanalyzer.readers.base import Reject
 from traceanalyzer.readers.document import BOUNDARY, Block
+from traceanalyzer.readers.pieces import Pieces, cut_in_pieces
 from traceanalyzer.readers.repair import is_sound, masked, repaired
 
-_GROUP: Final = 16
+if TYPE_CHECKING:
+    import duckdb
+
 _EVENT_START: Final = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')
 _BEHIND_EVENT: Final = re.compile(r"\}\s*,\s*\Z")
+_BEHIND_ELEMENT: Final = re.compile(r"\s*(?:[,\]{]|\Z)")
 _SEPARATORS: Final = re.compile(r"[\s,]*")
 _PHASE: Final = re.compile(r'"ph"\s*:')
 _LONGEST_EVENT: Final = 64 << 20
@@ -90,49 +96,65 @@ class Salvaged:
             self.first_repair = offset
 
 
-def salvage(block: Block, *, thorough: bool = False) -> Salvaged:
-    """Return the events of a block that the parser refused.
+class Depth(Enum):
+    """What must be looked at byte by byte."""
 
-    `thorough` looks at every event for what the parser minds though it is valid JSON: fields of a wrong type and keys
-    that come twice.
-    """
-    return _Salvage(block, thorough).run()
+    DAMAGED = auto()
+    """What is no sound event."""
+    KEYS = auto()
+    """Also objects that hold a key twice, of which DuckDB takes the first value and JSON the last."""
+    EVERY_EVENT = auto()
+    """All, since the parser minds something that nobody foresaw."""
+
+
+def salvage(block: Block, connection: duckdb.DuckDBPyConnection, depth: Depth = Depth.DAMAGED) -> Salvaged:
+    """Return the events of a block that the parser refused."""
+    return _Salvage(block, connection, depth).run()
 
 
 class _Salvage:
-    def __init__(self, block: Block, thorough: bool) -> None:
+    def __init__(self, block: Block, connection: duckdb.DuckDBPyConnection, depth: Depth) -> None:
         self.block = block
+        self.connection = connection
+        self.depth = depth
         self.text = block.text()
         self.latin = self.text.decode("latin-1")
-        self.thorough = thorough
         self.behind_sound = False
         self.found = Salvaged()
 
     def run(self) -> Salvaged:
-        if not self.thorough:
-            self._in_groups()
-        else:
+        """Keep the runs of sound pieces as they are; look at the events of the others one by one."""
+        if self.depth is Depth.EVERY_EVENT:
             self._singly(0, len(self.text))
+            return self.found
+        pieces = cut_in_pieces(self.text, self.connection, keys_once=self.depth is Depth.KEYS)
+        first = 0
+        for suspect in pieces.suspects:
+            if first <= suspect:  # else an event reached over this piece
+                self._keep_run(pieces, first, suspect)
+                first = self._look_at(pieces, suspect)
+        self._keep_run(pieces, first, pieces.count)
         return self.found
 
-    def _in_groups(self) -> None:
-        """Keep groups of events that are valid as they are; look at the others one by one."""
-        cuts = [(m.start() + 1, m.end()) for m in BOUNDARY.finditer(self.text)]
-        starts, ends = [0, *(resume for _, resume in cuts)], [*(end for end, _ in cuts), len(self.text)]
-        at = 0
-        for first in range(0, len(starts), _GROUP):
-            start, until = max(at, starts[first]), ends[min(first + _GROUP, len(starts)) - 1]
-            if start >= until:  # an event reached over this whole group
-                continue
-            piece = self.text[start:until]
-            if start == starts[first] and (count := _sound_events(piece)):
-                self.found.keep(piece, count)
-                self.behind_sound = True
-                at = self.found.consumed = until
-            elif self._singly(start, until):
-                at = self.found.consumed
-            else:
-                return
+    def _keep_run(self, pieces: Pieces, first: int, until: int) -> None:
+        """Keep sound pieces from `first` up to `until`."""
+        if first < until:
+            self.found.keep(self.text[pieces.starts[first] : pieces.end(until - 1)], until - first)
+            self.found.consumed = pieces.starts[until]
+            self.behind_sound = True
+
+    def _look_at(self, pieces: Pieces, suspect: int) -> int:
+        """Look at the events of a suspect and on to the next start of a piece; return its number.
+
+        A number behind all pieces means that the block is dealt with.
+        """
+        at = pieces.starts[suspect]
+        while self._singly(at, pieces.starts[bisect_right(pieces.starts, at)]):
+            at = self.found.consumed
+            number = bisect_left(pieces.starts, at)
+            if pieces.starts[number] == at:
+                return number
+        return len(pieces.starts)
 
     def _singly(self, at: int, until: int) -> bool:
         """Look at the events that start before `until` one by one; False when the block is dealt with."""
@@ -200,8 +222,10 @@ class _Salvage:
                     return None  # the block may have been cut inside this event: look at it with more text behind it
             self._damaged(at, end, error.why)
             return end
+        if self.latin[at] != "{" and not _BEHIND_ELEMENT.match(self.latin, end):  # no element, but loose text
+            end = self._next_start(at)
         event = self.text[at:end]
-        if self.thorough or not _sound_events(event):
+        if self.depth is not Depth.DAMAGED or not _is_sound(event):
             self._damaged(at, end, "not an event")
         else:
             self.found.keep(event)
@@ -274,10 +298,10 @@ def _is_event(value: object) -> bool:
     return isinstance(value, dict) and "ph" in value and "pid" in value and ("ts" in value or value["ph"] == "M")
 
 
-def _sound_events(piece: bytes) -> int:
-    """Return how many events the text holds when it is one or more sound events with commas between, else 0."""
+def _is_sound(event: bytes) -> bool:
+    """Say whether a text is valid JSON of an event that the parser takes."""
     try:
-        values: list[Any] = orjson.loads(b"[%b]" % piece)
+        value = orjson.loads(event)
     except orjson.JSONDecodeError:
-        return 0
-    return len(values) if all(isinstance(value, dict) and is_sound(value) for value in values) else 0
+        return False
+    return isinstance(value, dict) and is_sound(value)
