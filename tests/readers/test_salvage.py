@@ -72,6 +72,11 @@ REPAIRED = {
         {"number that is not finite": 2},
         {"v": None, "w": [None]},
     ),
+    "not finite in odd spellings": (
+        event(args='{"v":[NAN,nAn,Nan],"w":[INF,iNf,-INFINITY,Inf]}'),
+        {"number that is not finite": 7},
+        {"v": [None] * 3, "w": [None] * 4},
+    ),
     "bare N/A": (event(args='{"v":N/A}'), {"number that is not finite": 1}, {"v": None}),
     "the word NaN in a text stays": (
         event(args='{"v":NaN,"w":"x:NaN, inf"}'),

@@ -132,8 +132,9 @@ RECORDED_AS: Final = {"phase": "ph", "category": "cat", "scope": "s", "binding":
 """Columns that hold a field of the event under a better name."""
 
 
-# DuckDB takes NaN and Infinity for numbers and keeps them as they are, which is no JSON. The searches are cheap enough
-# for every row and find every candidate; the pattern, tried on the candidates alone, decides.
+# DuckDB takes NaN and Infinity, in any mixture of cases, for numbers and keeps them as they are, which is no JSON. The
+# searches are cheap enough for every row and find every candidate; the pattern, tried on the candidates alone, decides.
+_PARTS_OF_NOT_FINITE: Final = ("nf", "NF", "aN", "nan", "AN", "Nan", "Nf", "nF", "An")
 NOT_FINITE: Final = r"[:,\[]\s*-?(?i:nan|inf)"
 
 LARGEST_READABLE: Final = 1e17
@@ -141,7 +142,7 @@ LARGEST_READABLE: Final = 1e17
 
 
 def _may_be_not_finite(text: str) -> str:
-    return "(" + " OR ".join(f"contains({text}, '{part}')" for part in ("nf", "aN", "nan")) + ")"
+    return "(" + " OR ".join(f"contains({text}, '{part}')" for part in _PARTS_OF_NOT_FINITE) + ")"
 
 
 def _route() -> str:
