@@ -168,7 +168,8 @@ def test_a_store_that_lacks_a_file_says_so(cli, tmp_path):
     (tmp_path / "good.json").write_text(json.dumps(document(SOUND)))
     cli("ingest", "good.json", "--store", "g")
     next((tmp_path / "g").rglob("cpu_ops.parquet")).unlink()
-    assert "the store is damaged" in cli("query", "g", "timeline", code=3).err
+    assert "the store is damaged" in cli("query", "g", "SELECT 1 FROM cpu_ops", code=3).err
+    cli("query", "g", "timeline")  # which needs no operators
 
 
 def test_ranks_merged_into_one_file_are_suspected_and_not_joined(store_of):

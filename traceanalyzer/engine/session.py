@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-_TABLES: Final = (*schema.TABLES, "rejects", "traces")
 _WORD: Final = re.compile(r"[A-Za-z_]+")
 _WRITING: Final = {
     *("COPY", "INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "CREATE", "DROP", "ALTER"),
@@ -27,6 +26,7 @@ _WRITING: Final = {
 }
 """Words of statements that write, which DuckDB also takes inside of WITH and EXPLAIN ANALYZE."""
 _ARROW_ROWS: Final = 65_536
+_RAW: Final = re.compile(r"\braw\.(\w+)")
 _NAME: Final = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 
 
@@ -104,29 +104,39 @@ class Session:
         self.traces = filters.select(every)
         if not self.traces:
             raise UsageError(f"{store.root}: no trace has that run, rank and collector together")
+        self._filters = filters
         self._connection = duckdb.connect()
-        self._make_views(filters)
+        self._connection.execute("CREATE SCHEMA raw")
+        self._made: set[str] = set()
+        self._make_macros()
         if filters.devices:
             self._check_devices(filters.devices)
         if not allow_external:
             self._lock(store.root)
 
-    def _make_views(self, filters: Filters) -> None:
+    def _make_macros(self) -> None:
+        for macro in library.load("macros").values():
+            self._connection.execute(macro.body)
+
+    def _make_views(self, text: str | None = None) -> None:
+        """Make the views that an SQL text uses, directly or through others, as far as they are not there; or all."""
         import duckdb
 
-        run = self._connection.execute
-        run("CREATE SCHEMA raw")
-        try:
-            for table in _TABLES:
-                run(f"CREATE VIEW raw.{table} AS {self._raw_select(table, filters)}")
-        except duckdb.Error as error:
-            raise InputError(f"the store is damaged: {' '.join(str(error).split())}; ingest the trace again") from error
-        for macro in library.load("macros").values():
-            run(macro.body)
         views = library.load("views")
         uses = {name: _used_views(view.body, views) - {name} for name, view in views.items()}
+        wanted = list(views) if text is None else list(_used_views(text, views))
+        for name in wanted:  # grows
+            wanted.extend(uses[name] - set(wanted))
+        tables = {table for name in wanted for table in _RAW.findall(views[name].body)}
+        try:
+            for table in sorted(tables - self._made):
+                self._connection.execute(f"CREATE VIEW raw.{table} AS {self._raw_select(table, self._filters)}")
+        except duckdb.Error as error:
+            raise InputError(f"the store is damaged: {' '.join(str(error).split())}; ingest the trace again") from error
         for name in graphlib.TopologicalSorter(uses).static_order():
-            run(f"CREATE VIEW {name} AS {views[name].body}")
+            if name in wanted and f"view {name}" not in self._made:
+                self._connection.execute(f"CREATE VIEW {name} AS {views[name].body}")
+        self._made |= tables | {f"view {name}" for name in wanted}
 
     def _raw_select(self, table: str, filters: Filters) -> str:
         files = ", ".join("'" + str(trace.file(table)).replace("'", "''") + "'" for trace in self.traces)
@@ -163,6 +173,7 @@ class Session:
         values = {name: p.parse(parameters.get(name, p.default)) for name, p in known.items()}
         if not query.works_without_gpu and not any(trace.manifest.rows["gpu_events"] for trace in self.traces):
             raise NothingToAnalyse(f"no GPU events in the selected traces: {self._what_is_there()}")
+        self._make_views(query.body)
         return self._execute(query.body, values)
 
     def _what_is_there(self) -> str:
@@ -178,6 +189,7 @@ class Session:
 
         Raises QueryError when it is anything else or fails, UsageError when it names what does not exist.
         """
+        self._make_views()
         return self._execute(text if allow_external else self._checked(text), {})
 
     def _checked(self, text: str) -> str:
@@ -240,6 +252,7 @@ class Session:
 
     def columns(self, view: str) -> dict[str, str]:
         """Return column -> SQL type of a view."""
+        self._make_views(view)
         rows = self._connection.execute(f"DESCRIBE {view}").fetchall()
         return {name: kind for name, kind, *_ in rows}
 
