@@ -1,12 +1,16 @@
-"""Throws mutated traces at the reader for as long as you like: `make fuzz`, or python benchmarks/fuzz.py [N] [SEED].
+"""Throws mutated traces at the reader for as long as you like: `make fuzz`, or python benchmarks/fuzz.py.
 
-Each round mutates single events of a small trace (bytes flipped, cut out, put in, repeated; sometimes the file is cut)
-and insists that reading neither crashes nor hangs, that the ledger adds up, and that every untouched event is there.
+usage: python benchmarks/fuzz.py [ROUNDS] [--seed N] [--corpus TRACE...]
+
+Each round mutates single events of a small trace, generated or a dozen events of a trace of the corpus: bytes flipped,
+cut out, put in, repeated; keys renamed, numbers enlarged; sometimes the file is cut. It insists that reading neither
+crashes nor hangs, that the ledger adds up, and that every untouched event is there.
 A finding prints the bytes that made it and ends the run with an error. Rounds go to all processors.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import sys
@@ -17,25 +21,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.readers.test_salvage import mutated_trace, read_and_check
+from tests.mutations import KINDS, generated_events, mutated_trace, real_events
+from tests.readers.test_salvage import read_and_check
 
 _BATCH = 250
 _BLOCK_SIZES = [60, 400, *[100_000] * 98]  # a small size costs a query per event or two
 
 
-def rounds(seed: int, count: int) -> str | None:
+def rounds(seed: int, count: int, corpus: list[Path]) -> str | None:
     """Run `count` rounds; return what went wrong, with the bytes, or None."""
     chance = random.Random(seed)
+    source = chance.choice([None, *corpus])
+    events = chance.choice(real_events(source)) if source else generated_events()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.json"
         for _ in range(count):
-            kinds = ("flip", "delete", "insert", "splice")
             changes = [
-                (chance.choice(kinds), chance.random(), chance.randrange(256), chance.randint(1, 20))
+                (chance.choice(KINDS), chance.random(), chance.randrange(256), chance.randint(1, 20))
                 for _ in range(chance.randint(1, 4))
             ]
             layout = chance.choice([{}, {"indent": 1}, {"separators": (",", ":")}])
-            text, untouched = mutated_trace(changes, layout)
+            text, untouched = mutated_trace(events, changes, layout)
             if chance.random() < 0.1:
                 text, untouched = text[: chance.randrange(1, len(text))], set()
             path.write_bytes(text)
@@ -50,11 +56,14 @@ def rounds(seed: int, count: int) -> str | None:
 
 def main() -> None:
     """Run the campaign and say how it went."""
-    wanted = int(float(sys.argv[1])) if len(sys.argv) > 1 else 100_000
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
-    started, done = time.monotonic(), 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", type=int, nargs="?", default=100_000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--corpus", type=Path, nargs="+", default=[], help="real traces to take events from")
+    options = parser.parse_args()
+    seed, started, done = options.seed, time.monotonic(), 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        batches = [pool.submit(rounds, seed + n, _BATCH) for n in range(-(-wanted // _BATCH))]
+        batches = [pool.submit(rounds, seed + n, _BATCH, options.corpus) for n in range(-(-options.rounds // _BATCH))]
         for batch in batches:
             if finding := batch.result():
                 for other in batches:

@@ -130,11 +130,21 @@ def _encoded(event: dict[str, Any], kinds: Counter[str]) -> bytes:
             kinds["time that is no number"] += 1
         elif isinstance(event.get(key), Decimal):
             event[key] = str(event[key])  # as text no digit is lost, and the parser takes it
-    text = json.dumps(event, ensure_ascii=False, default=float)
+    text = _with_every_digit(event)
     if _HALF_PAIR.search(text):  # an escaped half of a surrogate pair is no character
         text = _HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", text)
         kinds["half a surrogate pair"] += 1
     return text.encode()
+
+
+def _with_every_digit(event: dict[str, Any]) -> str:
+    """Return the event as JSON text, its decimals with the digits that they came with."""
+    mark = "#"
+    text = json.dumps(event, ensure_ascii=False, default=str)
+    while mark in text:  # a mark that no text of the event holds
+        mark += "#"
+    marked = json.dumps(event, ensure_ascii=False, default=lambda number: f"{mark}{number}")
+    return re.sub(rf'"{mark}([^"]*)"', r"\1", marked)
 
 
 def _non_finite(text: str) -> tuple[str, str, int]:
