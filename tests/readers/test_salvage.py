@@ -116,6 +116,20 @@ def test_repaired_texts_are_what_was_meant(tmp_path):
     assert got.names == ["a", "torch\\cuda\\x", 'Library("x", "IMPL")', "a\x01b"]
 
 
+@pytest.mark.parametrize("time", ["16827258e98237042", "1e99999999999999999999", "-1e400"])
+def test_a_time_with_an_exponent_beyond_all_bounds_is_dropped(tmp_path, time):
+    got = read(tmp_path, wrapped(GOOD_A, event().replace('"ts":3', f'"ts":{time}'), GOOD_B))
+    assert got.names == ["a", "x", "b"]
+    assert got.rows[1]["start_ns"] is None
+    assert got.facts.repairs == {"time that is no number": 1}
+
+
+def test_a_number_beyond_all_bounds_stays_as_it_is_when_its_event_is_repaired(tmp_path):
+    args = '{"n":@,"x":1e999,"z":"#1e999"}'
+    got = read(tmp_path, wrapped(GOOD_A, event(args=args.replace("@", "NaN"))))
+    assert got.rows[1]["args"].replace(" ", "") == args.replace("@", "null")
+
+
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path):
     text = wrapped(GOOD_A, event('"k@"'), GOOD_B).encode().replace(b"@", b"\xff\xfe")
     got = read(tmp_path, text)

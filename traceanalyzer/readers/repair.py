@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -23,6 +24,7 @@ _NAME: Final = re.compile(
     r'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|"\s*\}\s*\Z)', re.DOTALL
 )
 _TIMES: Final = ("ts", "dur")
+_LATEST: Final = Decimal("1e17")
 _MARKS_OF_AN_EVENT: Final = {"ph", "cat", "name", "ts"}
 
 _SECRET_PAIR: Final = re.compile(
@@ -61,12 +63,19 @@ def is_sound(event: dict[str, Any]) -> bool:
 def _is_time(value: object) -> bool:
     if value is None:
         return True
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | _Number):
         return False
     try:
-        return abs(Decimal(value)) < Decimal("1e17")
-    except InvalidOperation:
+        return -_LATEST < Decimal(value.text if isinstance(value, _Number) else value) < _LATEST
+    except ArithmeticError:  # no number, or one with an exponent beyond all bounds
         return False
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number with a point or an exponent, with the digits that it came with."""
+
+    text: str
 
 
 def repaired(text: bytes) -> tuple[bytes, Counter[str]] | None:
@@ -108,7 +117,7 @@ def _decoded(text: str, kinds: Counter[str]) -> dict[str, Any] | None:
         def null(_: str, more: Counter[str] = more) -> None:
             more["number that is not finite"] += 1
 
-        decoder = json.JSONDecoder(strict=strict, object_pairs_hook=pairs, parse_constant=null, parse_float=Decimal)
+        decoder = json.JSONDecoder(strict=strict, object_pairs_hook=pairs, parse_constant=null, parse_float=_Number)
         try:
             value = decoder.decode(text)
         except (ValueError, RecursionError):
@@ -128,8 +137,8 @@ def _encoded(event: dict[str, Any], kinds: Counter[str]) -> bytes:
         if not _is_time(event.get(key)):
             event[key] = None
             kinds["time that is no number"] += 1
-        elif isinstance(event.get(key), Decimal):
-            event[key] = str(event[key])  # as text no digit is lost, and the parser takes it
+        elif isinstance(number := event.get(key), _Number):
+            event[key] = number.text  # as text no digit is lost, and the parser takes it
     text = _with_every_digit(event)
     if _HALF_PAIR.search(text):  # an escaped half of a surrogate pair is no character
         text = _HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", text)
@@ -138,12 +147,12 @@ def _encoded(event: dict[str, Any], kinds: Counter[str]) -> bytes:
 
 
 def _with_every_digit(event: dict[str, Any]) -> str:
-    """Return the event as JSON text, its decimals with the digits that they came with."""
+    """Return the event as JSON text, its numbers with the digits that they came with."""
     mark = "#"
-    text = json.dumps(event, ensure_ascii=False, default=str)
+    text = json.dumps(event, ensure_ascii=False, default=lambda number: number.text)
     while mark in text:  # a mark that no text of the event holds
         mark += "#"
-    marked = json.dumps(event, ensure_ascii=False, default=lambda number: f"{mark}{number}")
+    marked = json.dumps(event, ensure_ascii=False, default=lambda number: mark + number.text)
     return re.sub(rf'"{mark}([^"]*)"', r"\1", marked)
 
 
