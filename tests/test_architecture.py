@@ -12,19 +12,21 @@ import traceanalyzer
 PACKAGE = Path(traceanalyzer.__file__).parent
 
 # What each part may import of the others. Parts not named here are leaves: schema, errors, console, output.
-LEAVES = {"schema", "errors", "console", "output"}
+LEAVES = {"schema", "errors", "console", "output", "tables"}
 ALLOWED = {
     "schema": set(),
     "errors": set(),
     "console": set(),
-    "output": {"errors"},
+    "tables": set(),
+    "output": {"errors", "tables"},
+    "api": {"errors", "engine", "store"},
     "readers": {"schema", "errors"},
     "store": {"schema", "errors"},
     "engine": {"schema", "errors", "store"},
     "ingest": {"schema", "errors", "store", "readers"},
     "cli": {*LEAVES, "engine", "ingest", "store", "readers"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"api"},
 }
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+import tomllib
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.tracegen import kernel, rows
+from tests.sql.test_drawn_timelines import drawn
+from tests.tracegen import kernel
 from traceanalyzer.engine import library
 
 README = (ROOT / "README.md").read_text()
@@ -37,16 +43,74 @@ def test_readme_names_every_format_and_exit_code():
         assert code in README
 
 
-def test_contributing_example_works(store_of, tmp_path):
+def contributed() -> tuple[str, dict]:
+    """Return the example of the contributors' page: its SQL and its drawn timeline."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     sql = re.search(r"```sql\n(.*?)```", text, re.DOTALL).group(1)
-    path = tmp_path / "kernels_per_stream.sql"
-    path.write_text(sql)
-    query = library.parse(path)
-    session = store_of(
-        [kernel("a", 0, 1, stream=7), kernel("b", 2, 1, stream=7), kernel("c", 2, 1, stream=8)]
-    ).session()
-    assert [(r["stream"], r["kernels"]) for r in rows(session.named(query, {"least": "2"}))] == [(7, 2)]
+    return sql, tomllib.loads(re.search(r"```toml\n(.*?)```", text, re.DOTALL).group(1))
+
+
+def test_a_question_is_one_file_and_one_drawn_timeline(store_of, tmp_path, cli):
+    """Added as a stranger adds it, found in the list, explained, answered, and asked in SQL; without touching Python."""
+    sql, case = contributed()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kernels_per_stream.sql").write_text(sql)
+    root = store_of([drawn(*event) for event in case["events"]]).root
+    listed = json.loads(cli("queries", "--queries", "mine", "--format", "json").out)
+    assert "how many kernels each stream ran." in [row["answers"] for row in listed]
+    assert "-p least=1" in cli("queries", "kernels_per_stream", "--queries", "mine").out
+    parameters = [f"-pleast={case['parameters']['least']}"]
+    got = cli("query", root, "kernels_per_stream", "--queries", "mine", *parameters, "--format", "csv").out
+    columns = case["expected"].split()[0].split(",")
+    rows = [{c: row[c] for c in columns} for row in csv.DictReader(got.splitlines())]
+    assert rows == list(csv.DictReader(case["expected"].split()))
+    sums = cli("query", root, "SELECT sum(kernels) AS n FROM queries.kernels_per_stream", "--queries", "mine").out
+    assert sums.split()[-1] == "3"
+    assert "at least 0" in cli("query", root, "kernels_per_stream", "--queries", "mine", "-pleast=-1", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("mine", lambda sql: sql, "line 1 must be '-- mine: what it is'"),
+        ("kernels_per_stream", lambda sql: sql.replace("kernels (count, summed): ", "kernels: "), "is not 'column (unit): meaning'"),
+        ("kernels_per_stream", lambda sql: sql.replace("least (integer: 0..) = 1", "least (integer: 0..) = -1"), "at least 0"),
+        ("kernels_per_stream", lambda sql: re.sub("-- Example: .*\n", "", sql), "the header lacks example"),
+        ("timeline", lambda sql: sql.replace("-- kernels_per_stream", "-- timeline"), "there is a query timeline already"),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_wrong_header_is_refused_by_name(tmp_path, cli, name, change, says):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / f"{name}.sql").write_text(change(contributed()[0]))
+    err = cli("queries", "--queries", "mine", code=2).err
+    assert says in err and f"{name}.sql" in err
+    assert "there is no such folder" in cli("queries", "--queries", "none", code=2).err
+
+
+def test_an_error_in_own_sql_shows_its_place(store_of, tmp_path, cli):
+    (tmp_path / "kernels_per_stream.sql").write_text(contributed()[0].replace("count(*) >=", "count(* >="))
+    root = store_of([kernel("a", 0, 1)]).root
+    err = cli("query", root, "kernels_per_stream", "--queries", ".", code=1).err
+    line = 1 + next(n for n, line in enumerate(contributed()[0].splitlines()) if line.startswith("ORDER BY"))
+    assert f"(kernels_per_stream.sql, line {line}, at 'stream')" in err  # there the missing ) is missed
+    assert "(line 2, at 'kernels')" in cli("query", root, "SELECT name\nFORM kernels", code=1).err
+
+
+def test_the_generated_pages_are_fresh():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stale_page_is_found(tmp_path):
+    for folder in ("docs", "sql", "traceanalyzer"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    query = tmp_path / "sql" / "queries" / "timeline.sql"
+    query.write_text(query.read_text().replace("where the window of each GPU went", "where the time went"))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "docs" / "generate.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "stale: queries.md" in done.stderr
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -55,10 +119,12 @@ def test_links_lead_somewhere(path):
         assert (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("kind", ["views", "macros", "queries"])
+@pytest.mark.parametrize("kind", ["views", "macros", "queries", "derived", "checks"])
 def test_every_sql_file_has_a_header_that_can_be_read(kind):
     files = library.load(kind)
     assert files
     for file in files.values():
         assert file.description, file.path
         assert "SELECT *" not in file.body, file.path
+        assert kind not in ("queries", "checks") or "ORDER BY" in file.body.rsplit("\nSELECT", 1)[-1], file.path
+        assert kind == "macros" or (file.columns and all(column.unit for column in file.columns)), file.path

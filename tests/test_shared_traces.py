@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests import oracle
 from tests.conftest import SHARED
 from tests.engine.test_timeline import COLUMNS, rows_of, values
 from tests.tracegen import ingest_files
+from traceanalyzer.engine import library
 
 TRACES = sorted(path.name for path in (SHARED / "traces").glob("kineto-*"))
 
@@ -79,6 +82,60 @@ def test_kernel_summary_equals_the_oracle(real):
     assert [(r["mean_ns"], r["median_ns"]) for r in got] == [(float(e.mean_ns), float(e.median_ns)) for e in expected]
 
 
+def test_category_totals_equal_the_reference_rules(real, shared):
+    """The reference's patterns, with their look-arounds, in Python's engine, summed in plain Python."""
+    events, _, ingested = real
+    gpu = [e for e in oracle.gpu_events(events) if e.interval]
+    if not gpu:
+        return
+    with (shared / "reference/kernels/category_rules.csv").open(newline="") as file:
+        rules = [(re.compile(row["regex_on_lowercased_name"]), row["category"]) for row in csv.DictReader(file)]
+    expected: Counter[str] = Counter()
+    for event in gpu:
+        name = re.sub(r"\.kd$", "", event.name.lower())
+        expected[next((category for pattern, category in rules if pattern.search(name)), "other")] += event.dur_ns
+    got = ingested.named("kernel_categories", by="category")
+    assert {row["category"]: row["total_ns"] for row in got} == dict(expected)
+    assert sum(row["share"] for row in got) == pytest.approx(1)
+    is_rocm = "AMD" in (ingested.sql("SELECT device_name FROM traces")[0]["device_name"] or "")
+    assert not is_rocm or expected["other"] < 0.01 * expected.total()
+
+
+@pytest.mark.parametrize("check", sorted(library.load("checks")))
+def test_checks_hold(real, check):
+    _, _, ingested = real
+    assert ingested.session().violations(library.load("checks")[check]) == []
+
+
+def test_memory_timeline_equals_the_file(real):
+    events, _, ingested = real
+    instants = sorted(
+        (
+            (oracle.time_ns(e["ts"]), n, e["args"])
+            for n, e in enumerate(events)
+            if e.get("ph") == "i" and e["name"] == "[memory]" and e["args"]["Device Type"] != 0
+        ),
+        key=lambda item: item[:2],
+    )
+    by_device: dict[int, list] = {}
+    for _, _, args in instants:
+        by_device.setdefault(args["Device Id"], []).append(args)
+    got = ingested.named("memory_timeline", points="1")
+    assert [
+        (r["device"], r["allocated_bytes"], r["peak_allocated_bytes"], r["peak_reserved_bytes"], r["allocations"])
+        for r in got
+    ] == [
+        (
+            device,
+            all_args[-1]["Total Allocated"],
+            max(a["Total Allocated"] for a in all_args),
+            max(a["Total Reserved"] for a in all_args),
+            sum(a["Bytes"] > 0 for a in all_args),
+        )
+        for device, all_args in sorted(by_device.items())
+    ]
+
+
 def test_gpu_rows_equal_the_file_field_by_field(real):
     events, _, ingested = real
     expected = [
@@ -120,6 +177,24 @@ def test_examples_give_the_values_stated_beside_them(shared, tmp_path):
     assert [r["total_ns"] for r in overlap.named("kernel_summary")] == [3776, 2000]
     annotation = timeline_of("10")
     assert rows_of(annotation) == {0: [150_000, 100_000, 100_000, 50_000, 0, 0, 150_000, 0]}
+    assert [annotation.named("timeline", comm_rule="tracelens")[0][c] for c in COLUMNS] == rows_of(annotation)[0]
+    names = timeline_of("09")  # 14 of 19 kernels of 10 us communicate, one is MegaMoE, the sync row is no kernel
+    us = {"window_ns": 190_000, "busy_ns": 190_000, "idle_ns": 0}
+    for parameters, exposed in (
+        ({}, 140_000),
+        ({"fused": "communication"}, 150_000),
+        ({"comm_rule": "tracelens"}, 80_000),
+    ):
+        row = names.named("timeline", **parameters)[0]
+        assert us.items() <= row.items()
+        assert (row["exposed_communication_ns"], row["computation_ns"]) == (exposed, 190_000 - exposed)
+    fused = names.sql("SELECT class, category FROM kernels ORDER BY start_ns LIMIT 1 OFFSET 14")
+    assert fused == [{"class": "computation", "category": "mega_moe"}]
+    two = timeline_of("14")  # per device: one never idle, the other with its gap filled by a copy
+    assert rows_of(two) == {
+        0: [50_000_000, 50_000_000, 0, 0, 0, 0, 50_000_000, 0],
+        1: [500_000, 200_000, 0, 0, 300_000, 300_000, 500_000, 0],
+    }
     late = timeline_of("17")
     assert rows_of(late) == {0: [10_500, 10_500, 0, 0, 0, 0, 10_500, 0]}
     row = late.sql("SELECT rank, world_size, clock_base_ns FROM traces")[0]

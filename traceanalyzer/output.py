@@ -5,32 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
-import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from traceanalyzer.errors import MachineError, UsageError
+from traceanalyzer.tables import Rows, Unit, cell, plain, write_markdown, write_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS: Final = ("table", "csv", "json", "jsonl", "markdown", "parquet")
-
-Rows = Iterable[list[tuple[Any, ...]]]
-"""Batches of rows."""
-
-_SAMPLE: Final = 1_000
-"""Rows that decide the widths of a table's columns; later rows may be wider."""
-_LEAST_WIDTH: Final = 24
-"""Characters that a column of a table keeps when a terminal is too narrow for all; elsewhere texts are shown whole."""
 
 
 def write(
@@ -39,10 +29,12 @@ def write(
     form: str,
     target: Path | None,
     arrow: Callable[[], pa.RecordBatchReader] | None = None,
+    units: Mapping[str, Unit] | None = None,
 ) -> int:
     """Write rows to stdout, or to the file `target` (complete or not at all); return how many there were.
 
-    Of columns with the same name the later ones get a number. `arrow` gives the rows with their types, for Parquet.
+    Of columns with the same name the later ones get a number. `arrow` gives the rows with their types, for Parquet;
+    with `units` (column -> unit) tables for people are scaled, and have sums.
     Raises UsageError for Parquet on a terminal, MachineError when writing fails.
     """
     if form == "parquet" and target is None and sys.stdout.isatty():
@@ -55,7 +47,10 @@ def write(
                 _write_parquet(columns, arrow() if arrow else _as_arrow(columns, counted), stream)
             else:
                 text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
-                _WRITERS[form](columns, counted, text)
+                if form in _FOR_PEOPLE:
+                    _FOR_PEOPLE[form](columns, counted, text, units or {})
+                else:
+                    _WRITERS[form](columns, counted, text)
                 text.flush()
                 text.detach()
     except BrokenPipeError:  # the reader of our output had enough, which is no error
@@ -108,53 +103,13 @@ def _opened(target: Path | None) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-# -- values -----------------------------------------------------------------------------------------------------
-
-
-def cell(value: object) -> str:
-    """Return a value as the text that tables, CSV and Markdown show: NULL is empty, nested values are JSON."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return repr(value)
-        case list() | dict() | tuple():
-            return json.dumps(value, default=_plain, ensure_ascii=False)
-        case bytes():
-            return value.hex()
-    return str(value)
-
-
-def rounded(value: object) -> str:
-    """Return a value as `cell` does, but a float as a person reads it: six digits, cents from a hundred on."""
-    if isinstance(value, float) and math.isfinite(value):
-        if value.is_integer() and abs(value) < 1e15:
-            return f"{value:.0f}"
-        return f"{value:.2f}" if abs(value) >= 100 else f"{value:.6g}"
-    return cell(value)
-
-
-def _plain(value: object) -> object:
-    """Return a value that JSON has a form for."""
-    match value:
-        case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
-        case bytes():
-            return value.hex()
-        case tuple():
-            return list(value)
-    return str(value)
-
-
 def _json(row: dict[str, Any]) -> str:
     import orjson
 
     try:
-        return orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(row, default=plain, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # integers beyond 64 bits
-        return json.dumps(row, default=_plain, ensure_ascii=False)
+        return json.dumps(row, default=plain, ensure_ascii=False)
 
 
 # -- formats ----------------------------------------------------------------------------------------------------
@@ -181,80 +136,6 @@ def _write_json(columns: list[str], batches: Rows, out: IO[str]) -> None:
     out.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-def _write_markdown(columns: list[str], batches: Rows, out: IO[str]) -> None:
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(c.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for c in cells) + " |\n"
-
-    first, rest = _sampled(batches)
-    out.write(line(columns))
-    out.write("|" + "|".join("---:" if right else "---" for right in _right_aligned(columns, first)) + "|\n")
-    for row in chain(first, rest):
-        out.write(line(rounded(value) for value in row))
-
-
-def _write_table(columns: list[str], batches: Rows, out: IO[str]) -> None:
-    first, rest = _sampled(batches)
-    shown = [[_printable(rounded(value)) for value in row] for row in first]
-    right = _right_aligned(columns, first)
-    widths = _fitted([max(map(len, column)) for column in zip(columns, *shown, strict=True)], right)
-
-    def line(cells: Iterable[str]) -> str:
-        cut = (shorten(c, w) if not r else c for c, w, r in zip(cells, widths, right, strict=True))
-        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cut, widths, right, strict=True))
-        return "  ".join(padded).rstrip() + "\n"
-
-    out.write(line(columns))
-    out.write(line("-" * width for width in widths))
-    out.writelines(line(cells) for cells in shown)
-    out.writelines(line([_printable(rounded(value)) for value in row]) for row in rest)
-
-
-def _fitted(widths: list[int], right: list[bool]) -> list[int]:
-    """Return the widths of the columns, the widest texts narrowed to fit into the terminal, if there is one."""
-    if not sys.stdout.isatty():
-        return widths
-    room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
-    widths = list(widths)
-    texts = [n for n, is_number in enumerate(right) if not is_number]
-    while sum(widths) > room and texts:
-        widest = max(texts, key=lambda n: widths[n])
-        if widths[widest] <= _LEAST_WIDTH:
-            break
-        widths[widest] -= 1
-    return widths
-
-
-def _sampled(batches: Rows) -> tuple[list[tuple[Any, ...]], Iterator[tuple[Any, ...]]]:
-    rows = chain.from_iterable(batches)
-    first = [row for _, row in zip(range(_SAMPLE), rows, strict=False)]
-    return first, rows
-
-
-def _right_aligned(columns: list[str], rows: list[tuple[Any, ...]]) -> list[bool]:
-    """Numbers are aligned on the right."""
-    return [
-        any(isinstance(row[i], int | float | Decimal) and not isinstance(row[i], bool) for row in rows)
-        for i in range(len(columns))
-    ]
-
-
-def shorten(text: str, longest: int) -> str:
-    """Return the text with its middle cut out when it is too long: kernel names differ at both ends.
-
-    >>> shorten("abcdefghij", 5)
-    'ab…ij'
-    """
-    if len(text) <= longest:
-        return text
-    left = (longest - 1) // 2
-    return text[:left] + "…" + text[-(longest - 1 - left) :]
-
-
-def _printable(text: str) -> str:
-    """Return the text without control characters, which could play with the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _write_parquet(columns: list[str], batches: pa.RecordBatchReader, out: IO[bytes]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -274,12 +155,11 @@ def _as_arrow(columns: list[str], batches: Rows) -> pa.RecordBatchReader:
     return table.to_reader()
 
 
+_FOR_PEOPLE: Final = {"table": write_table, "markdown": write_markdown}
 _WRITERS: Final = {
     "csv": _write_csv,
     "json": _write_json,
     "jsonl": _write_jsonl,
-    "markdown": _write_markdown,
-    "table": _write_table,
 }
 
 

@@ -157,3 +157,6 @@ TRACE_COLUMNS: Final[dict[str, str]] = {
     "warnings": "VARCHAR[]",
 }
 """Columns of `traces`, one row per trace, after the identity columns."""
+
+STORED: Final = (*TABLES, "rejects", "traces")
+"""Every trace has a file of each."""

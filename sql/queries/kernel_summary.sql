@@ -1,12 +1,13 @@
 -- kernel_summary: GPU time by kernel name.
 --
--- One row is one name and class within one trace; copies and memsets are in it under their own names.
+-- One row is one name and kind within one trace; copies and memsets are in it under their own names.
 -- Times are sums of durations: kernels that run at the same time count each. Events without a sound time (see the
 -- macro is_timed) are left out.
 --
 -- Parameters:
 --   kind (text: all|kernel|memcpy|memset) = all: only events recorded as this kind
--- Example: traceanalyzer query STORE kernel_summary -p kind=kernel
+--   category (text) = all: only kernels of this category
+-- Example: traceanalyzer query STORE kernel_summary -p category=gemm_dense
 -- Columns:
 --   run (text): name of the training run
 --   collector (text): what recorded the trace, such as 'pytorch'
@@ -14,15 +15,17 @@
 --   part (number): which trace of this run, collector and rank, from 0
 --   name (text): name of the kernel or copy
 --   class (text): 'computation', 'communication' or 'memcpy'
---   events (count): how often it ran
---   total_ns (ns): sum of durations
+--   category (text): what kind of work it is
+--   subcategory (text): what exactly
+--   events (count, summed): how often it ran
+--   total_ns (ns, summed): sum of durations
 --   mean_ns (ns): mean duration
 --   median_ns (ns): median duration
 --   min_ns (ns): shortest
 --   max_ns (ns): longest
---   share (0 to 1): of the total_ns of all rows of the trace
+--   share (0 to 1): of the total_ns of all these rows of the trace
 SELECT
-    run, collector, rank, part, name, class,
+    run, collector, rank, part, name, class, category, subcategory,
     count(*) AS events,
     sum(dur_ns)::BIGINT AS total_ns,
     avg(dur_ns) AS mean_ns,
@@ -33,5 +36,6 @@ SELECT
 FROM gpu_events
 WHERE is_timed(defect)
     AND ($kind = 'all' OR kind = $kind)
-GROUP BY run, collector, rank, part, name, class
-ORDER BY run, collector, rank, part, total_ns DESC, name, class
+    AND ($category = 'all' OR category = $category)
+GROUP BY run, collector, rank, part, kind, name, class, category, subcategory
+ORDER BY run, collector, rank, part, total_ns DESC, name, kind

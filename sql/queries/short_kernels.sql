@@ -4,7 +4,7 @@
 -- in launching than in running, and are what fusion removes. Copies and memsets are not counted.
 --
 -- Parameters:
---   threshold_us (number) = 10: kernels shorter than this many microseconds
+--   threshold_us (number: 0..) = 10: kernels shorter than this many microseconds
 -- Example: traceanalyzer query STORE short_kernels -p threshold_us=5
 -- Columns:
 --   run (text): name of the training run
@@ -13,8 +13,9 @@
 --   part (number): which trace of this run, collector and rank, from 0
 --   name (text): name of the kernel
 --   class (text): 'computation', 'communication' or 'memcpy'
---   events (count): launches shorter than the threshold
---   total_ns (ns): sum of their durations
+--   category (text): what kind of work it is
+--   events (count, summed): launches shorter than the threshold
+--   total_ns (ns, summed): sum of their durations
 --   mean_ns (ns): their mean duration
 --   min_ns (ns): the shortest
 --   max_ns (ns): the longest of them
@@ -22,7 +23,7 @@
 --   share (0 to 1): total_ns as a part of the summed time of all kernels of the trace
 WITH per_name AS (
     SELECT
-        run, collector, rank, part, name, class,
+        run, collector, rank, part, name, class, category,
         count(*) AS all_events,
         sum(dur_ns) AS all_ns,
         count(*) FILTER (dur_ns < $threshold_us * 1000) AS events,
@@ -32,16 +33,16 @@ WITH per_name AS (
         max(dur_ns) FILTER (dur_ns < $threshold_us * 1000) AS max_ns
     FROM kernels
     WHERE is_timed(defect)
-    GROUP BY run, collector, rank, part, name, class
+    GROUP BY run, collector, rank, part, name, class, category
 ),
 with_share AS (
     SELECT
-        run, collector, rank, part, name, class, events, total_ns, mean_ns, min_ns, max_ns, all_events,
+        run, collector, rank, part, name, class, category, events, total_ns, mean_ns, min_ns, max_ns, all_events,
         total_ns / NULLIF(sum(all_ns) OVER (PARTITION BY run, collector, rank, part), 0) AS share
     FROM per_name
 )
 SELECT
-    run, collector, rank, part, name, class, events, total_ns, mean_ns, min_ns, max_ns, all_events, share
+    run, collector, rank, part, name, class, category, events, total_ns, mean_ns, min_ns, max_ns, all_events, share
 FROM with_share
 WHERE events > 0
 ORDER BY run, collector, rank, part, total_ns DESC, name, class

@@ -1,24 +1,34 @@
 -- timeline: where the window of each GPU went.
 --
--- One row is one device of one trace.
+-- One row is one device of one trace; by=rank, one trace; by=run, one statistic over the traces of a run.
 -- All times are exact unions of half-open intervals [start, end), never sums. With C, M and P the unions of the
 -- intervals of class computation, communication and memcpy:
 -- computation = |C|, communication = |M|, exposed communication = |M without C|, memcpy = |P|,
 -- exposed memcpy = |P without C and M|, busy = |C and M and P together|,
 -- window = last end - first start, idle = window - busy, so that
--- computation + exposed communication + exposed memcpy + idle = window.
+-- computation + exposed communication + exposed memcpy + idle = window (but not of medians).
 -- Events without a sound time (see the macro is_timed) are left out. Events that overrun their stream (see `defect` in
 -- gpu_events) count as recorded, unless clip_overruns puts a second row with their clipped durations beside it.
 --
+-- What is communication comes with the kernel's rule (`class` in gpu_events). MegaMoE kernels communicate and compute in
+-- one launch, which no trace can take apart: they are computation unless `fused` says otherwise.
+--
 -- Parameters:
+--   by (text: device|rank|run) = device: one row per device; per trace, its devices added; or per run the least, middle
+--       (the lower one of two) and greatest of its traces
+--   comm_rule (text: rules|tracelens) = rules: what is communication: by the rules, or by TraceLens' names alone
+--   fused (text: computation|waits|communication) = computation: MegaMoE kernels as computation; its prologue and epoch
+--       waits as communication; or its dispatch and combine kernels too
+--   micro_idle_us (number: 0..) = 0: idle gaps shorter than this many microseconds are micro idle
 --   clip_overruns (boolean) = false: show the figures with overruns clipped next to the recorded ones
--- Example: traceanalyzer query STORE timeline
+-- Example: traceanalyzer query STORE timeline -p by=run -p micro_idle_us=5
 -- Columns:
 --   run (text): name of the training run
 --   collector (text): what recorded the trace, such as 'pytorch'
---   rank (number): rank of the process, NULL when not known
---   part (number): which trace of this run, collector and rank, from 0
---   device (number): index of the GPU as the collector numbers it
+--   rank (number): rank of the process, NULL when not known, and by run
+--   part (number): which trace of this run, collector and rank, from 0; NULL by run
+--   device (number): index of the GPU as the collector numbers it, NULL by rank and run
+--   statistic (text): 'value' of a device, 'sum' over the devices of a rank, 'min', 'median' or 'max' over a run
 --   durations (text): 'recorded', or 'clipped' where overruns end at the next start of their stream
 --   window_ns (ns): first start to last end of GPU work
 --   computation_ns (ns): computation
@@ -28,20 +38,34 @@
 --   exposed_memcpy_ns (ns): copies while nothing is computed or communicated
 --   busy_ns (ns): any GPU work
 --   idle_ns (ns): no GPU work
+--   micro_idle_ns (ns): the part of it in gaps shorter than micro_idle_us
 WITH variants AS (
     SELECT false AS is_clipped
     UNION ALL
     SELECT true AS is_clipped WHERE $clip_overruns
 ),
+classed AS (
+    SELECT
+        run, trace_id, device, start_ns, end_ns, clipped_dur_ns,
+        CASE
+            WHEN category = 'mega_moe' AND subcategory IN ('prologue', 'epoch')
+                AND $fused IN ('waits', 'communication') THEN 'communication'
+            WHEN category = 'mega_moe' AND subcategory IN ('dispatch_gemm', 'gemm_combine')
+                AND $fused = 'communication' THEN 'communication'
+            WHEN $comm_rule = 'tracelens' THEN tracelens_class
+            ELSE class
+        END AS counted_class
+    FROM gpu_events
+    WHERE is_timed(defect)
+),
 events AS (
     SELECT
-        run, collector, rank, part, trace_id, device, is_clipped, start_ns,
+        run, trace_id, device, is_clipped, start_ns,
         CASE WHEN is_clipped THEN start_ns + clipped_dur_ns ELSE end_ns END AS end_ns,
-        (class = 'computation')::TINYINT AS computes,
-        (class = 'communication')::TINYINT AS communicates,
-        (class = 'memcpy')::TINYINT AS copies
-    FROM gpu_events, variants
-    WHERE is_timed(defect)
+        (counted_class = 'computation')::TINYINT AS computes,
+        (counted_class = 'communication')::TINYINT AS communicates,
+        (counted_class = 'memcpy')::TINYINT AS copies
+    FROM classed, variants
 ),
 edges AS (
     -- where an interval starts, one more is running; where it ends, one less
@@ -76,14 +100,44 @@ sums AS (
         COALESCE(sum(span_ns) FILTER (is_copying AND NOT is_computing AND NOT is_communicating), 0)::BIGINT
             AS exposed_memcpy_ns,
         COALESCE(sum(span_ns) FILTER (is_computing OR is_communicating OR is_copying), 0)::BIGINT AS busy_ns,
-        COALESCE(sum(span_ns) FILTER (NOT (is_computing OR is_communicating OR is_copying)), 0)::BIGINT AS idle_ns
+        COALESCE(sum(span_ns) FILTER (NOT (is_computing OR is_communicating OR is_copying)), 0)::BIGINT AS idle_ns,
+        COALESCE(sum(span_ns) FILTER (
+            NOT (is_computing OR is_communicating OR is_copying) AND span_ns < $micro_idle_us * 1000), 0)::BIGINT
+            AS micro_idle_ns
     FROM stretches
     GROUP BY run, trace_id, device, is_clipped
+),
+by_device AS (
+    SELECT
+        run, collector, rank, part, device, is_clipped, 'value' AS statistic,
+        window_ns, computation_ns, communication_ns, exposed_communication_ns, memcpy_ns, exposed_memcpy_ns,
+        busy_ns, idle_ns, micro_idle_ns
+    FROM sums
+    JOIN traces USING (run, trace_id)
+),
+by_rank AS (
+    SELECT run, collector, rank, part, is_clipped, 'sum' AS statistic, sum(COLUMNS('(.*_ns)'))::BIGINT AS '\1'
+    FROM by_device
+    GROUP BY run, collector, rank, part, is_clipped
+),
+by_run AS (
+    SELECT
+        run, collector, is_clipped, unnest(['min', 'median', 'max']) AS statistic,
+        unnest(quantile_disc(COLUMNS('(.*_ns)'), [0, 0.5, 1])) AS '\1'
+    FROM by_rank
+    GROUP BY run, collector, is_clipped
+),
+answer AS (
+    FROM by_device WHERE $by = 'device'
+    UNION ALL BY NAME
+    FROM by_rank WHERE $by = 'rank'
+    UNION ALL BY NAME
+    FROM by_run WHERE $by = 'run'
 )
 SELECT
-    run, collector, rank, part, device,
+    run, collector, rank, part, device, statistic,
     CASE WHEN is_clipped THEN 'clipped' ELSE 'recorded' END AS durations,
-    window_ns, computation_ns, communication_ns, exposed_communication_ns, memcpy_ns, exposed_memcpy_ns, busy_ns, idle_ns
-FROM sums
-JOIN traces USING (run, trace_id)
-ORDER BY run, collector, rank, part, device, is_clipped
+    window_ns, computation_ns, communication_ns, exposed_communication_ns, memcpy_ns, exposed_memcpy_ns,
+    busy_ns, idle_ns, micro_idle_ns
+FROM answer
+ORDER BY run, collector, rank, part, device, is_clipped, list_position(['min', 'median', 'max'], statistic)

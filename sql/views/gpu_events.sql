@@ -15,7 +15,11 @@
 --   event_id (number): ordinal of the event in the trace file, from 0
 --   kind (text): 'kernel', 'memcpy' or 'memset', as recorded
 --   name (text): name of the kernel or copy
---   class (text): 'computation', 'communication' or 'memcpy', see the macro kernel_class
+--   class (text): 'computation', 'communication' or 'memcpy'; comes with the rule, 'computation' when none fired
+--   category (text): what kind of work it is by its name (sql/rules/kernel_rules.csv), 'other' when no rule knows
+--   subcategory (text): what exactly
+--   rule_id (text): the rule that fired, NULL when none did
+--   tracelens_class (text): the class in TraceLens' narrower rule (macro tracelens_class)
 --   device (number): index of the GPU as the collector numbers it
 --   stream (number): stream or hardware queue on the device
 --   start_ns (ns): start on the trace's own clock
@@ -71,17 +75,14 @@ overruns AS (
     HAVING count(*) FILTER (later.start_ns + later.dur_ns <= long.start_ns + long.dur_ns) >= 2
         AND long.start_ns + long.dur_ns - min(later.start_ns) >= 100000000
 ),
-classed AS (
-    -- before the joins, where names still come as dictionaries: the rule runs once per name, not once per event
-    SELECT
-        run, collector, rank, part, trace_id, event_id, kind, name, kernel_class(kind, name) AS class,
-        device, stream, start_ns, dur_ns, correlation_id, external_id,
-        grid_x, grid_y, grid_z, block_x, block_y, block_z, bytes, defect, args
-    FROM raw.gpu_events
+categories AS (
+    -- the same in every trace
+    SELECT DISTINCT kind, name, class, category, subcategory, rule_id, tracelens_class
+    FROM derived.kernel_names
 ),
 geometry AS (
     SELECT
-        e.*,
+        e.*, class, category, subcategory, rule_id, tracelens_class,
         CASE WHEN is_swapped THEN grid_x ELSE block_x END AS threads_x,
         CASE WHEN is_swapped THEN grid_y ELSE block_y END AS threads_y,
         CASE WHEN is_swapped THEN grid_z ELSE block_z END AS threads_z,
@@ -95,14 +96,16 @@ geometry AS (
             WHEN next_start_ns IS NOT NULL THEN 'overrun'
         END AS judged_defect,
         next_start_ns
-    FROM classed AS e
+    FROM raw.gpu_events AS e
+    LEFT JOIN categories USING (kind, name)
     LEFT JOIN work_item_launches USING (trace_id, run, correlation_id)
     LEFT JOIN swapped_traces USING (trace_id, run)
     LEFT JOIN reference_times USING (trace_id, run)
     LEFT JOIN overruns USING (trace_id, run, event_id)
 )
 SELECT
-    run, collector, rank, part, trace_id, event_id, kind, name, class,
+    run, collector, rank, part, trace_id, event_id, kind, name,
+    class, category, subcategory, rule_id, tracelens_class,
     device, stream, start_ns, dur_ns, start_ns + dur_ns AS end_ns,
     correlation_id, external_id,
     -- a block can be larger than the rest of the grid: divide up

@@ -4,7 +4,9 @@
 --
 -- Columns: as gpu_events
 SELECT
-    run, collector, rank, part, trace_id, event_id, kind, name, class, device, stream, start_ns, dur_ns, end_ns,
-    correlation_id, external_id, grid_x, grid_y, grid_z, block_x, block_y, block_z, bytes, defect, clipped_dur_ns, args
+    run, collector, rank, part, trace_id, event_id, kind, name,
+    class, category, subcategory, rule_id, tracelens_class,
+    device, stream, start_ns, dur_ns, end_ns, correlation_id, external_id,
+    grid_x, grid_y, grid_z, block_x, block_y, block_z, bytes, defect, clipped_dur_ns, args
 FROM gpu_events
 WHERE kind = 'kernel'

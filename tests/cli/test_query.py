@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -39,10 +40,10 @@ def test_every_format_holds_the_same_cells(cli, store, tmp_path):
     cli(*asked, "parquet", "-o", "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
     table = cli(*asked, "table").out.splitlines()
-    assert len(table) == 6
+    assert len(table) == 7  # the last one has the sums
     assert any("x" * 100 in line for line in table)  # whole names where no terminal limits them
     markdown = cli(*asked, "markdown").out.splitlines()
-    assert len(markdown) == 6
+    assert len(markdown) == 7
     assert 'a\\|b "c", d' in markdown[2]
 
 
@@ -110,7 +111,11 @@ def test_sql_from_a_file_and_from_stdin(cli, store, tmp_path):
         (["timeline", "--format", "jsn"], 2, "did you mean 'json'"),
         (["missing.sql"], 2, "no such file"),
         (["SELECT nam FROM kernels"], 2, '"name"'),
-        (["SELECT * FROM kernel"], 2, '"kernels"'),
+        (["SELECT * FROM kernel"], 2, "did you mean 'kernels'"),
+        (["short_kernels", "-p", "threshold_us=-1"], 2, "at least 0"),
+        (["short_kernels", "-p", "threshold_us=nan"], 2, "at least 0"),
+        (["memory_timeline", "-p", "points=1000001"], 2, "from 0 to 1000000"),
+        (["memory_timeline", "-p", "points=1.5"], 2, "must be an integer"),
         (["SELECT 1 +"], 1, "Parser Error"),
         (["SELECT CAST('x' AS INT)"], 1, "x"),
     ],
@@ -211,7 +216,11 @@ def test_queries_and_schema_list_and_explain(cli):
     assert "-p threshold_us=10" in explained
     assert "SELECT" in explained
     columns = json.loads(cli("schema", "gpu_events", "--format", "json").out)
-    assert {"column": "start_ns", "unit": "ns", "holds": "start on the trace's own clock"} in columns
+    start = {"name": "start_ns", "kind": "column", "unit": "ns", "default": ""}
+    assert {**start, "meaning": "start on the trace's own clock"} in columns
+    parameters = json.loads(cli("queries", "short_kernels", "--format", "json").out)
+    assert parameters[0]["name"] == "threshold_us" and parameters[0]["kind"] == "parameter"
+    assert (parameters[0]["unit"], parameters[0]["default"]) == ("number 0..", "10")
     assert "did you mean 'kernels'" in cli("schema", "kernel", code=2).err
     assert "did you mean 'timeline'" in cli("queries", "timelin", code=2).err
 
@@ -239,7 +248,8 @@ def test_a_table_fits_into_a_terminal(store, tmp_path):
             break
         text += part
     assert process.wait() == 0
-    lines = text.decode().splitlines()
+    assert text.startswith(b"\x1b[1mname")  # bold
+    lines = re.sub(r"\x1b\[\d*m", "", text.decode()).splitlines()
     assert max(map(len, lines)) <= 60
     assert any("x…x" in line for line in lines)
 

@@ -101,7 +101,7 @@ def test_parts_and_ranks_are_rows_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "expected"),
+    ("name", "kind", "tracelens"),
     [
         ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "kernel", "communication"),
         ("void aiter::cross_device_reduce_2stage<__half, 8>(x)", "kernel", "communication"),
@@ -116,7 +116,9 @@ def test_parts_and_ranks_are_rows_of_their_own(tmp_path):
         ("gemm", "kernel", "computation"),
     ],
 )
-def test_class_follows_the_name_rule(store_of, name, kind, expected):
+def test_tracelens_class_follows_its_name_rule(store_of, name, kind, tracelens):
     category = {"kernel": "kernel", "memset": "gpu_memset", "memcpy": "gpu_memcpy"}[kind]
     ingested = store_of([kernel(name, 0, 1) | {"cat": category}])
-    assert ingested.sql("SELECT kind, class FROM gpu_events") == [{"kind": kind, "class": expected}]
+    assert ingested.sql("SELECT kind, tracelens_class FROM gpu_events") == [
+        {"kind": kind, "tracelens_class": tracelens}
+    ]

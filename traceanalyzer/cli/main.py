@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from traceanalyzer import __version__
-from traceanalyzer.cli import doctor, ingest, query
+from traceanalyzer.cli import doctor, ingest, query, runs
 from traceanalyzer.console import Console
 from traceanalyzer.errors import MachineError, TraceAnalyzerError, UsageError
 
@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "query": query.query,
     "queries": query.queries,
     "schema": query.schema,
+    "runs": runs.runs,
     "doctor": doctor.doctor,
 }
 for _name, _function in COMMANDS.items():

@@ -12,6 +12,7 @@ import typer
 from traceanalyzer import output
 from traceanalyzer.console import Console
 from traceanalyzer.errors import UsageError, did_you_mean
+from traceanalyzer.tables import Unit
 
 Format = Annotated[
     str | None,
@@ -19,8 +20,12 @@ Format = Annotated[
 ]
 Target = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")]
 
+Queries = Annotated[
+    Path | None, typer.Option("--queries", metavar="DIR", help="A folder with named queries of your own (.sql files).")
+]
+
 if TYPE_CHECKING:
-    from traceanalyzer.engine.library import Parameter, SqlFile
+    from traceanalyzer.engine.library import SqlFile
 
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".md": "markdown", ".parquet": "parquet"}
 _NAME = re.compile(r"[a-z_][a-z0-9_-]*", re.IGNORECASE)
@@ -38,8 +43,16 @@ def query(
     rank: Annotated[list[str] | None, typer.Option(help="Only this rank (a number or unknown); repeatable.")] = None,
     collector: Annotated[list[str] | None, typer.Option(help="Only this collector; can be repeated.")] = None,
     device: Annotated[list[int] | None, typer.Option(help="Only GPU work of this device; can be repeated.")] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Kernel rules of your own (CSV), tried before the built-in ones."),
+    ] = None,
+    folder: Queries = None,
     form: Format = None,
     target: Target = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Tables with the values as they are, times in integer nanoseconds.")
+    ] = False,
     allow_external: Annotated[
         bool, typer.Option("--allow-external", help="Let SQL read other files, attach databases, write.")
     ] = False,
@@ -54,33 +67,35 @@ def query(
 
     Example: traceanalyzer query mystore timeline --rank 0 --format json
     """
-    form = _format(form, target)
+    form = format_of(form, target)
     if target and target.resolve().is_relative_to(store.resolve()):
         raise UsageError(f"-o {target}: answers are not written into the store")
     from traceanalyzer.engine import library
+    from traceanalyzer.engine.rules import load
     from traceanalyzer.engine.session import Filters, Session
     from traceanalyzer.store.store import Store
 
     console = Console(quiet=quiet)
-    if not store.exists() and str(store) in library.load("queries"):
+    if not store.exists() and str(store) in library.queries(folder):
         raise UsageError(f"the store comes first: traceanalyzer query {question} {store}")
     named, text = _resolve(question)
     parameters = _parameters(parameter or [])
-    found = library.named_query(named) if named else None
+    found = library.named_query(named, folder) if named else None
     if found is None and parameters:
         raise UsageError("-p gives parameters to a named query; in SQL, write the value into the text")
     filters = Filters(tuple(run or ()), tuple(rank or ()), tuple(collector or ()), tuple(device or ()))
-    session = Session(Store(store), filters, allow_external=allow_external)
+    session = Session(Store(store), filters, rules=load(rules), queries=folder, allow_external=allow_external)
     result = session.named(found, parameters) if found else session.sql(text, allow_external=allow_external)
     for line in session.caveats():
         console.note(line)
     if notes:
-        for line in session.provenance():
+        for line in [*session.provenance(), *result.notes]:
             console.note(line)
-    output.write(result.columns, result.batches(), form, target, result.arrow)
+    units = {c.name: Unit(c.unit, c.is_summed) for c in found.columns} if found and not raw else {}
+    output.write(result.columns, result.batches(), form, target, result.arrow, units)
 
 
-def _format(form: str | None, target: Path | None) -> str:
+def format_of(form: str | None, target: Path | None) -> str:
     """Return the format asked for: by name, else by the ending of the target file, else a table."""
     if target is not None and not target.absolute().parent.is_dir():
         raise UsageError(f"-o {target}: there is no folder {target.parent}")
@@ -124,6 +139,7 @@ def _parameters(given: list[str]) -> dict[str, str]:
 
 def queries(
     name: Annotated[str | None, typer.Argument(help="Explain this query.")] = None,
+    folder: Queries = None,
     form: Format = None,
     target: Target = None,
 ) -> None:
@@ -133,14 +149,15 @@ def queries(
 
     Example: traceanalyzer queries timeline
     """
-    form = _format(form, target)
+    form = format_of(form, target)
     from traceanalyzer.engine import library
 
     if name is None:
-        rows = [(q.name, q.summary, ", ".join(p.name for p in q.parameters)) for q in library.load("queries").values()]
+        known = library.queries(folder).values()
+        rows = [(q.name, q.summary, ", ".join(p.name for p in q.parameters)) for q in known]
         output.write(["query", "answers", "parameters"], [rows], form, target)
     else:
-        _explain(library.named_query(name), form, target)
+        _explain(library.named_query(name, folder), form, target)
 
 
 def schema(
@@ -152,7 +169,7 @@ def schema(
 
     Example: traceanalyzer schema gpu_events
     """
-    form = _format(form, target)
+    form = format_of(form, target)
     from traceanalyzer.engine import library
 
     views, macros = library.load("views"), library.load("macros")
@@ -171,14 +188,15 @@ def schema(
 
 
 def _explain(file: SqlFile, form: str, target: Path | None) -> None:
-    """Print all that a file's header says; as a table also the SQL, in the other formats one row per column."""
+    """Print all that a file's header says; as a table also the SQL, else one row per parameter and column."""
     if form != "table" or target:
-        rows = [(column.name, column.unit, column.doc) for column in file.columns]
-        output.write(["column", "unit", "holds"], [rows], form, target)
+        rows = [(p.name, "parameter", p.shown_type, p.default, p.doc) for p in file.parameters]
+        rows += [(c.name, "column", c.unit, "", c.doc) for c in file.columns]
+        output.write(["name", "kind", "unit", "default", "meaning"], [rows], form, target)
         return
     parts = [f"{file.name}: {file.summary}", file.description]
     if file.parameters:
-        lines = [f"  -p {p.name}={p.default}  ({_type(p)}) {p.doc}" for p in file.parameters]
+        lines = [f"  -p {p.name}={p.default}  ({p.shown_type}) {p.doc}" for p in file.parameters]
         parts.append("\n".join(["Parameters:", *lines]))
     if file.columns:
         parts.append("\n".join(["Columns:", *(f"  {c.name} ({c.unit}): {c.doc}" for c in file.columns)]))
@@ -186,7 +204,3 @@ def _explain(file: SqlFile, form: str, target: Path | None) -> None:
         parts.append(f"Example: {file.example}")
     parts.append(f"SQL ({file.path}):\n\n{file.body}")
     output.write_text("\n\n".join(parts))
-
-
-def _type(parameter: Parameter) -> str:
-    return "|".join(parameter.choices) or parameter.type

@@ -7,65 +7,83 @@ A header is the run of `--` lines at the top of a file:
     -- What one row is, and the definition in words.
     --
     -- Parameters:
-    --   threshold_us (number) = 10: what it does
+    --   threshold_us (number: 0..) = 10: what it does
     --   kind (text: all|kernel) = all: what it does
     -- Example: traceanalyzer query STORE name
     -- Columns:
-    --   total_ns (ns): what it holds
+    --   total_ns (ns, summed): what it holds
 
+Tables for people show a last row with the sums of the columns that are marked so.
 `Columns: as other_file` stands for the same columns as those of another file.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from traceanalyzer.errors import UsageError, did_you_mean
 
+_N = TypeVar("_N", int, float)
+
 _PARAMETER: Final = re.compile(r"(\w+) \((text|number|integer|boolean)(?:: ([^)]+))?\) = ([^:]*): (.+)")
 _COLUMN: Final = re.compile(r"(\w+) \(([^)]+)\): (.+)")
+_SUMMED: Final = ", summed"
 _SECTIONS: Final = ("Parameters:", "Example:", "Columns:")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A query's parameter: its type, allowed values (for text), default and meaning."""
+    """A query's parameter: its type, allowed values ('a|b' of a text, '0..100' of a number), default and meaning."""
 
     name: str
     type: str
-    choices: tuple[str, ...]
+    allowed: str
     default: str
     doc: str
 
+    @property
+    def shown_type(self) -> str:
+        """The type with what is allowed, as people read it: 'rules|tracelens', 'number 0..'."""
+        return self.allowed if "|" in self.allowed else f"{self.type} {self.allowed}".rstrip()
+
     def parse(self, text: str) -> str | float | int | bool:
-        """Return `text` as a value of the parameter's type. Raises UsageError when it is none."""
+        """Return `text` as a value of the parameter's type. Raises UsageError when it is none, or is not allowed."""
         try:
             match self.type:
                 case "number":
-                    return float(text)
+                    return self._within(float(text), text)
                 case "integer":
-                    return int(text)
+                    return self._within(int(text), text)
                 case "boolean":
                     return {"true": True, "false": False}[text.lower()]
         except (ValueError, KeyError):
-            wanted = "true or false" if self.type == "boolean" else f"a {self.type}"
+            wanted = {"boolean": "true or false", "integer": "an integer"}.get(self.type, f"a {self.type}")
             raise UsageError(f"parameter {self.name}={text}: it must be {wanted}") from None
-        if self.choices and text not in self.choices:
-            raise UsageError(f"parameter {self.name}={text}: it must be one of {', '.join(self.choices)}")
+        if self.allowed and text not in self.allowed.split("|"):
+            raise UsageError(f"parameter {self.name}={text}: it must be one of {self.allowed.replace('|', ', ')}")
         return text
+
+    def _within(self, value: _N, text: str) -> _N:
+        least, _, most = self.allowed.partition("..")
+        if not -math.inf < value < math.inf or value < float(least or "-inf") or value > float(most or "inf"):
+            bounds = f"at least {least}" if least and not most else f"from {least} to {most}" if least else "finite"
+            raise UsageError(f"parameter {self.name}={text}: it must be {bounds}")
+        return value
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a view or query: its unit or type, and meaning."""
+    """A column of a view or query: its unit or type, meaning, and whether tables show its sum."""
 
     name: str
     unit: str
     doc: str
+    is_summed: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,11 +98,23 @@ class SqlFile:
     example: str
     columns: tuple[Column, ...]
     body: str
+    first_line: int
+    """Line of the file in which the body begins."""
+
+    def with_defaults(self) -> str:
+        """Return the SQL with the parameters' defaults in their places."""
+        values = {p.name: p.parse(p.default) for p in self.parameters}
+        return re.sub(r"\$(\w+)", lambda match: literal(values[match.group(1)]), self.body)
 
     @property
     def works_without_gpu(self) -> bool:
         """Whether the query has an answer for traces without GPU events; its header says so."""
         return "Works without GPU events." in self.description
+
+
+def literal(value: str | float | int | bool) -> str:
+    """Return a value as SQL."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
 def sql_folder() -> Path:
@@ -98,16 +128,44 @@ def sql_folder() -> Path:
 
 @cache
 def load(kind: str) -> dict[str, SqlFile]:
-    """Return the files of `sql/<kind>` by name, in alphabetical order; kind is 'views', 'macros' or 'queries'."""
+    """Return the files of `sql/<kind>` by name, in alphabetical order.
+
+    `kind` is 'views', 'derived', 'macros', 'queries' or 'checks'.
+    """
     return {path.stem: parse(path) for path in sorted((sql_folder() / kind).glob("*.sql"))}
 
 
-def named_query(name: str) -> SqlFile:
-    """Return the named query. Raises UsageError with the nearest name when there is none."""
-    queries = load("queries")
-    if name not in queries:
-        raise UsageError(f"unknown query '{name}'{did_you_mean(name, queries)} ('traceanalyzer queries' lists them)")
-    return queries[name]
+def queries(folder: Path | None = None) -> dict[str, SqlFile]:
+    """Return the named queries by name, with those of a user's folder.
+
+    Raises UsageError when there is no such folder, a header cannot be read, or a name is taken.
+    """
+    found = dict(load("queries"))
+    if folder is None:
+        return found
+    if not folder.is_dir():
+        raise UsageError(f"--queries {folder}: there is no such folder")
+    for path in sorted(folder.glob("*.sql")):
+        if path.stem in found:
+            raise UsageError(f"{path}: there is a query {path.stem} already; give the file another name")
+        try:
+            found[path.stem] = parse(path)
+        except (ValueError, OSError) as error:
+            raise UsageError(str(error)) from error
+        if missing := [part for part in ("description", "example", "columns") if not getattr(found[path.stem], part)]:
+            raise UsageError(f"{path}: the header lacks {', '.join(missing)}; CONTRIBUTING.md shows one")
+    return dict(sorted(found.items()))
+
+
+def named_query(name: str, folder: Path | None = None) -> SqlFile:
+    """Return the named query, of `sql/queries` or the user's folder.
+
+    Raises UsageError with the nearest name when there is none.
+    """
+    known = queries(folder)
+    if name not in known:
+        raise UsageError(f"unknown query '{name}'{did_you_mean(name, known)} ('traceanalyzer queries' lists them)")
+    return known[name]
 
 
 def parse(path: Path) -> SqlFile:
@@ -128,6 +186,7 @@ def parse(path: Path) -> SqlFile:
         example=" ".join(sections["Example:"]).strip(),
         columns=_columns(path, _entries(sections["Columns:"])),
         body="\n".join(lines[count:]).strip(),
+        first_line=1 + next((n for n, line in enumerate(lines) if n >= count and line.strip()), count),
     )
 
 
@@ -160,14 +219,20 @@ def _parameter(path: Path, entry: str) -> Parameter:
     match = _PARAMETER.fullmatch(entry)
     if not match:
         raise ValueError(f"{path}: '{entry}' is not 'name (type) = default: meaning'")
-    name, kind, choices, default, doc = match.groups()
-    return Parameter(name, kind, tuple(choices.split("|")) if choices else (), default.strip(), doc)
+    name, kind, allowed, default, doc = match.groups()
+    parameter = Parameter(name, kind, allowed or "", default.strip(), doc)
+    try:
+        parameter.parse(parameter.default)
+    except UsageError as error:
+        raise ValueError(f"{path}: the default of {error}") from error
+    return parameter
 
 
 def _columns(path: Path, entries: list[str]) -> tuple[Column, ...]:
-    """Return the columns described; 'as gpu_events' takes those of that file."""
+    """Return the columns described; 'as gpu_events' takes those of that file, 'as derived/x' of one in that folder."""
     if len(entries) == 1 and entries[0].startswith("as "):
-        return parse(path.with_stem(entries[0].removeprefix("as "))).columns
+        other = entries[0].removeprefix("as ")
+        return parse((path.parent.parent / f"{other}.sql") if "/" in other else path.with_stem(other)).columns
     return tuple(_column(path, entry) for entry in entries)
 
 
@@ -175,4 +240,5 @@ def _column(path: Path, entry: str) -> Column:
     match = _COLUMN.fullmatch(entry)
     if not match:
         raise ValueError(f"{path}: '{entry}' is not 'column (unit): meaning'")
-    return Column(*match.groups())
+    name, unit, doc = match.groups()
+    return Column(name, unit.removesuffix(_SUMMED), doc, unit.endswith(_SUMMED))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import graphlib
 import re
+import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceanalyzer import __version__, schema
 from traceanalyzer.engine import library
-from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, QueryError, UsageError, did_you_mean
+from traceanalyzer.engine.derived import DerivedTables
+from traceanalyzer.engine.rules import Rules, built_in, quoted
+from traceanalyzer.engine.views import Views
+from traceanalyzer.errors import MachineError, NothingToAnalyse, QueryError, UsageError, did_you_mean
 from traceanalyzer.store.store import Store, StoredTrace
 
 if TYPE_CHECKING:
@@ -26,8 +30,11 @@ _WRITING: Final = {
 }
 """Words of statements that write, which DuckDB also takes inside of WITH and EXPLAIN ANALYZE."""
 _ARROW_ROWS: Final = 65_536
-_RAW: Final = re.compile(r"\braw\.(\w+)")
-_NAME: Final = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_PLACE: Final = re.compile(r"LINE (?P<line>\d+): (?P<shown>.*)\n(?P<margin> *)\^")
+_SHOWN: Final = 40
+"""Characters of the SQL shown at the place of an error."""
+_SPILL: Final = "traceanalyzer-duckdb"
+"""Folder among the temporary ones for what does not fit into memory; DuckDB makes it when it needs it."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +91,26 @@ class Result:
 
     def arrow(self) -> pa.RecordBatchReader:
         """Return the rows as Arrow batches with the types of the query, instead of `batches`."""
-        return self.cursor.to_arrow_reader(_ARROW_ROWS)
+        with warnings.catch_warnings():  # of a copy, which answers are small enough for
+            warnings.simplefilter("ignore", UserWarning)
+            return self.cursor.to_arrow_reader(_ARROW_ROWS)
 
 
 class Session:
     """Answers queries over a store; see `sql/views` for what can be asked."""
 
-    def __init__(self, store: Store, filters: Filters = Filters(), *, allow_external: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        filters: Filters = Filters(),
+        *,
+        rules: Rules | None = None,
+        queries: Path | None = None,
+        allow_external: bool = False,
+    ) -> None:
         """Open the views over the traces of `store` that pass `filters`.
 
+        Kernels are classified by `rules`, else by the built-in ones; `queries` is a folder with the user's own queries.
         Unless `allow_external`, queries can read nothing but the store's files, and no setting can change that.
         Raises UsageError for an unknown run, rank, collector or device, NothingToAnalyse for an empty store.
         """
@@ -104,46 +122,15 @@ class Session:
         self.traces = filters.select(every)
         if not self.traces:
             raise UsageError(f"{store.root}: no trace has that run, rank and collector together")
-        self._filters = filters
-        self._connection = duckdb.connect()
-        self._connection.execute("CREATE SCHEMA raw")
-        self._made: set[str] = set()
-        self._make_macros()
+        rules = rules or built_in()
+        self._rules = rules
+        derived = DerivedTables.of(self.traces, rules)
+        self._connection = duckdb.connect(config={"temp_directory": str(Path(tempfile.gettempdir()) / _SPILL)})
+        self._views = Views(self._connection, self.traces, filters.devices, derived, library.queries(queries))
         if filters.devices:
             self._check_devices(filters.devices)
         if not allow_external:
-            self._lock(store.root)
-
-    def _make_macros(self) -> None:
-        for macro in library.load("macros").values():
-            self._connection.execute(macro.body)
-
-    def _make_views(self, text: str | None = None) -> None:
-        """Make the views that an SQL text uses, directly or through others, as far as they are not there; or all."""
-        import duckdb
-
-        views = library.load("views")
-        uses = {name: _used_views(view.body, views) - {name} for name, view in views.items()}
-        wanted = list(views) if text is None else list(_used_views(text, views))
-        for name in wanted:  # grows
-            wanted.extend(uses[name] - set(wanted))
-        tables = {table for name in wanted for table in _RAW.findall(views[name].body)}
-        try:
-            for table in sorted(tables - self._made):
-                self._connection.execute(f"CREATE VIEW raw.{table} AS {self._raw_select(table, self._filters)}")
-        except duckdb.Error as error:
-            raise InputError(f"the store is damaged: {' '.join(str(error).split())}; ingest the trace again") from error
-        for name in graphlib.TopologicalSorter(uses).static_order():
-            if name in wanted and f"view {name}" not in self._made:
-                self._connection.execute(f"CREATE VIEW {name} AS {views[name].body}")
-        self._made |= tables | {f"view {name}" for name in wanted}
-
-    def _raw_select(self, table: str, filters: Filters) -> str:
-        files = ", ".join("'" + str(trace.file(table)).replace("'", "''") + "'" for trace in self.traces)
-        where = ""
-        if table == "gpu_events" and filters.devices:
-            where = f" WHERE device IN ({', '.join(map(str, filters.devices))})"
-        return f"SELECT * FROM read_parquet([{files}], hive_partitioning = false){where}"
+            self._lock([store.root, *([derived.folder] if derived.folder else [])])
 
     def _check_devices(self, devices: tuple[int, ...]) -> None:
         """Raise UsageError for a device that none of the selected traces has."""
@@ -151,10 +138,10 @@ class Session:
         rows = self._connection.execute("SELECT DISTINCT device FROM read_parquet($files)", {"files": files}).fetchall()
         _known("device", map(str, devices), {str(device) for (device,) in rows}, "the selected traces have")
 
-    def _lock(self, root: Path) -> None:
-        folder = str(root.resolve()).replace("'", "''")
-        given = str(root).replace("'", "''")
-        self._connection.execute(f"SET allowed_directories = ['{folder}/', '{given}/']")
+    def _lock(self, roots: list[Path]) -> None:
+        folders = {folder for root in roots for folder in (root, root.resolve())}
+        allowed = ", ".join(quoted(f"{folder}/") for folder in sorted(folders))
+        self._connection.execute(f"SET allowed_directories = [{allowed}]")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
 
@@ -173,8 +160,17 @@ class Session:
         values = {name: p.parse(parameters.get(name, p.default)) for name, p in known.items()}
         if not query.works_without_gpu and not any(trace.manifest.rows["gpu_events"] for trace in self.traces):
             raise NothingToAnalyse(f"no GPU events in the selected traces: {self._what_is_there()}")
-        self._make_views(query.body)
-        return self._execute(query.body, values)
+        self._views.make(query.body)
+        result = self._execute(query.body, values, query)
+        if values:
+            result.notes.append(f"{query.name} with " + ", ".join(f"{name}={value}" for name, value in values.items()))
+        return result
+
+    def violations(self, check: library.SqlFile) -> list[dict[str, object]]:
+        """Return the rows of a check (`sql/checks`), which are what contradicts it; none when it holds."""
+        self._views.make(check.body)
+        result = self._execute(check.body, {})
+        return [dict(zip(result.columns, row, strict=True)) for batch in result.batches() for row in batch]
 
     def _what_is_there(self) -> str:
         total: dict[str, int] = {}
@@ -189,8 +185,9 @@ class Session:
 
         Raises QueryError when it is anything else or fails, UsageError when it names what does not exist.
         """
-        self._make_views()
-        return self._execute(text if allow_external else self._checked(text), {})
+        checked = text if allow_external else self._checked(text)
+        self._views.make(checked)
+        return self._execute(checked, {})
 
     def _checked(self, text: str) -> str:
         """Return the text when it is a single statement that only reads.
@@ -215,7 +212,7 @@ class Session:
             )
         return text
 
-    def _execute(self, text: str, values: Mapping[str, object]) -> Result:
+    def _execute(self, text: str, values: Mapping[str, object], query: library.SqlFile | None = None) -> Result:
         import duckdb
 
         try:
@@ -224,12 +221,22 @@ class Session:
                 lambda: self._connection.execute(text, dict(values)) if values else self._connection.execute(text),
             )
         except duckdb.Error as error:
-            raise _query_error(error) from error
+            raise _query_error(error, query) from error
         return Result([column[0] for column in cursor.description or ()], cursor)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def caveats(self) -> list[str]:
         """Return what whoever reads an answer must know about the selected traces: what is missing from them."""
         lines = []
+        for what, names in (
+            ("run", sorted({trace.identity.run for trace in self.traces})),
+            ("collector", sorted({trace.identity.collector for trace in self.traces})),
+        ):
+            if len(names) > 1:
+                lines.append(f"the answer spans {len(names)} {what}s ({', '.join(names)}); --{what} chooses")
         for trace in self.traces:
             of, row = trace.identity, trace.manifest.trace
             where = f"run {of.run}, rank {_rank_text(of.rank)}, part {of.part}"
@@ -241,7 +248,7 @@ class Session:
 
     def provenance(self) -> list[str]:
         """Return what an answer rests on: versions, and the traces that were selected."""
-        lines = [f"traceanalyzer {__version__}, schema version {schema.VERSION}"]
+        lines = [f"traceanalyzer {__version__}, schema version {schema.VERSION}, rules {self._rules.digest[:12]}"]
         for trace in self.traces:
             of, row = trace.identity, trace.manifest.trace
             lines.append(
@@ -252,14 +259,9 @@ class Session:
 
     def columns(self, view: str) -> dict[str, str]:
         """Return column -> SQL type of a view."""
-        self._make_views(view)
+        self._views.make(view)
         rows = self._connection.execute(f"DESCRIBE {view}").fetchall()
         return {name: kind for name, kind, *_ in rows}
-
-
-def _used_views(body: str, views: Iterable[str]) -> set[str]:
-    """Return the views that an SQL text names; `raw.x` names the stored table, not the view x."""
-    return set(_NAME.findall(body)) & set(views)
 
 
 _T = TypeVar("_T")
@@ -290,15 +292,32 @@ def _words(text: str) -> set[str]:
     return {match.group().upper() for match in found if match}
 
 
-def _query_error(error: duckdb.Error) -> QueryError | UsageError | MachineError:
+def _with_place(message: str, query: library.SqlFile | None) -> str:
+    """Return DuckDB's message on one line; where it shows a place in the SQL, with the line and what stands there."""
+    place = _PLACE.search(message)
+    if not place:
+        return " ".join(message.split())
+    number, shown, margin = int(place["line"]), place["shown"], place["margin"]
+    there = shown[max(len(margin) - len(f"LINE {number}: "), 0) :][:_SHOWN]
+    where = f"{query.path}, line {query.first_line + number - 1}" if query else f"line {number}"
+    return f"{' '.join(message[: place.start()].split())} ({where}, at '{there}')"
+
+
+def _no_such_view(name: str) -> UsageError:
+    views = library.load("views")
+    if name in library.load("queries") and name not in views:
+        how = f"ask it as 'traceanalyzer query STORE {name}', or in SQL as queries.{name}"
+        return UsageError(f"{name} is a named query, no view: {how}")
+    return UsageError(f"there is no view '{name}'{did_you_mean(name, views)} ('traceanalyzer schema' lists them)")
+
+
+def _query_error(error: duckdb.Error, query: library.SqlFile | None = None) -> QueryError | UsageError | MachineError:
     """Return DuckDB's message as one of ours: unknown names are usage errors, the rest failed queries."""
     import duckdb
 
-    text = " ".join(str(error).split())
-    table = re.search(r"Table with name (\w+) does not exist", text)
-    if table and table.group(1) in library.load("queries"):
-        name = table.group(1)
-        return UsageError(f"{name} is a named query, no view: ask it as 'traceanalyzer query STORE {name}'")
+    text = _with_place(str(error), query)
+    if table := re.search(r"Table with name (\w+) does not exist", text):
+        return _no_such_view(table.group(1))
     if isinstance(error, duckdb.PermissionException):
         text += " (--allow-external lets SQL read other files)"
     if isinstance(error, duckdb.OutOfMemoryException):

@@ -17,8 +17,8 @@ from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, Tra
 from traceanalyzer.ingest.plan import STDIN, Planned, RankChoice
 from traceanalyzer.readers.base import Batch, Facts, TraceReading
 from traceanalyzer.readers.source import ByteSource, content_hash, fingerprint
-from traceanalyzer.store.layout import MANIFEST
 from traceanalyzer.store.manifest import Identity, Manifest
+from traceanalyzer.store.move import move
 from traceanalyzer.store.store import TRACE_ID_LENGTH, StoredTrace, StoreWriter
 from traceanalyzer.store.writer import TraceWriter, relabel, write_traces_row
 
@@ -275,19 +275,10 @@ class FileIngest:
         writer, old = self.ingest.writer, stored.identity
         part = writer.next_part(old.run, old.collector, rank, replace=self.ingest.replace)
         identity = replace(old, rank=rank, part=part)
-        folder = writer.new_folder()
-        try:
-            shutil.copytree(stored.folder, folder, ignore=shutil.ignore_patterns(MANIFEST, "traces.parquet"))
-            relabel(folder, identity)
-            trace = {**stored.manifest.trace, "rank_source": rank_source}
-            trace["warnings"] = [w for w in trace["warnings"] if not w.startswith("the rank ")]
-            write_traces_row(folder, identity, trace)
-            replaced = writer.before(old.run, old.collector, rank) if self.ingest.replace else []
-            names = [writer.store.name_of(t) for t in (stored, *replaced)]
-            manifest = replace(stored.manifest, identity=identity, trace=trace, replaces=names)
-            committed, _ = writer.commit(folder, manifest)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        trace = {**stored.manifest.trace, "rank_source": rank_source}
+        trace["warnings"] = [w for w in trace["warnings"] if not w.startswith("the rank ")]
+        replaced = writer.before(old.run, old.collector, rank) if self.ingest.replace else []
+        committed = move(writer, stored, identity, trace, replaced)
         note = f"it was in the store as rank {rank_text(old.rank)}, part {old.part}"
         return Outcome(self.planned, "rank changed", committed, notes=[note])
 

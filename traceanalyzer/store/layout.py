@@ -9,6 +9,8 @@ from urllib.parse import quote
 MANIFEST: Final = "manifest.json"
 STORE_FILE: Final = "store.json"
 STAGING: Final = ".staging"
+DERIVED: Final = "derived"
+"""Folder in a trace's own, for what was computed from it."""
 LOCK: Final = ".lock"
 
 

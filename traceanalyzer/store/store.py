@@ -11,7 +11,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -223,6 +223,13 @@ class StoreWriter:
                 _remove(gone.folder)
         return old
 
+    def remove(self, traces: list[StoredTrace]) -> None:
+        """Take traces out of the store."""
+        with self._mutex:
+            self._existing = [trace for trace in self._existing if trace not in traces]
+        for trace in traces:
+            _remove(trace.folder)
+
     def _take_replaced(self, trace: StoredTrace) -> list[StoredTrace]:
         names = trace.manifest.replaces
         replaced = [t for t in self._existing if self.store.name_of(t) in names and t.folder != trace.folder]
@@ -231,9 +238,12 @@ class StoreWriter:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a trace's folder, its manifest first, so that it is never seen in part."""
+    """Remove a trace's folder, its manifest first, so that it is never seen in part, and folders above left empty."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+    for above in folder.parents[:3]:  # of the rank, the collector, the run
+        with suppress(OSError):
+            above.rmdir()
 
 
 @contextmanager

@@ -1,0 +1,8 @@
+-- kernel_names: distinct names of GPU work, with the category of each and the rule that gave it.
+--
+-- One row is one name and kind of GPU work of one trace.
+--
+-- Columns: as derived/kernel_names
+SELECT
+    run, collector, rank, part, trace_id, kind, name, rule_id, class, category, subcategory, tracelens_class, why
+FROM derived.kernel_names

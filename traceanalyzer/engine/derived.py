@@ -1,0 +1,159 @@
+"""Derived tables: computed from a trace's raw tables by the SQL of `sql/derived`, once, and kept beside the trace.
+
+A file's name holds a hash of all that made it (its SQL, that of the derived tables it uses, macros, rules, schema), so
+that a changed rule or a newer version finds no file and makes its own. A file appears by one rename: two processes that
+make the same one do the work twice, and either's result stands. A trace never changes, so nothing else can be stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from traceanalyzer import schema
+from traceanalyzer.engine import library
+from traceanalyzer.engine.rules import Rules, quoted
+from traceanalyzer.errors import InputError, MachineError
+from traceanalyzer.store.layout import DERIVED
+from traceanalyzer.store.store import StoredTrace
+
+if TYPE_CHECKING:
+    import duckdb
+
+_USES_RAW: Final = re.compile(r"\braw\.(\w+)")
+_USES_DERIVED: Final = re.compile(r"\bderived\.(\w+)")
+_MEMORY: Final = "300MB"
+"""What DuckDB may hold while it makes a table; beyond that it spills to disk."""
+_KEPT_S: Final = 24 * 3600
+"""Files that other rules or versions made are kept this long, since somebody may be reading them."""
+
+
+def used(body: str) -> list[str]:
+    """Return the derived tables that an SQL text names, in order."""
+    return sorted(set(_USES_DERIVED.findall(body)))
+
+
+@dataclass
+class DerivedTables:
+    """Makes and finds the derived tables of traces, under one set of rules."""
+
+    rules: Rules
+    writable: bool
+    """Whether the store takes files; if not, they are made in a temporary folder for this session."""
+    _temporary: Path | None = None
+    _keys: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, traces: list[StoredTrace], rules: Rules) -> DerivedTables:
+        """Return the derived tables for these traces, in a temporary folder where the store cannot be written."""
+        writable = all(os.access(trace.folder, os.W_OK) for trace in traces)
+        tables = cls(rules, writable)
+        if not writable:
+            tables._temporary = Path(tempfile.mkdtemp(prefix="traceanalyzer-"))
+            weakref.finalize(tables, shutil.rmtree, tables._temporary, ignore_errors=True)
+        return tables
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder outside the store that files are in, None when they are in the store."""
+        return self._temporary
+
+    def files(self, name: str, traces: list[StoredTrace]) -> list[Path]:
+        """Return the Parquet files of a derived table, one per trace, making those that are not there.
+
+        Raises InputError when the trace's own files are damaged, MachineError when there is no room for the result.
+        """
+        missing = [trace for trace in traces if not self._path(name, trace).exists()]
+        if missing:
+            for needed in used(library.load("derived")[name].body):
+                self.files(needed, missing)
+            self._make(name, missing)
+        return [self._path(name, trace) for trace in traces]
+
+    def _path(self, name: str, trace: StoredTrace) -> Path:
+        folder = self._temporary / trace.folder.parent.name / trace.folder.name if self._temporary else trace.folder
+        return folder / DERIVED / f"{name}-{self._key(name)}.parquet"
+
+    def _key(self, name: str) -> str:
+        """Return the hash of everything that decides what is in the table."""
+        if name not in self._keys:
+            body = library.load("derived")[name].body
+            parts = [str(schema.VERSION), body, *(macro.body for macro in library.load("macros").values())]
+            parts += [self._key(needed) for needed in used(body)]
+            if re.search(r"\bkernel_rules\b", body):
+                parts.append(self.rules.digest)
+            self._keys[name] = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        return self._keys[name]
+
+    def _make(self, name: str, traces: list[StoredTrace]) -> None:
+        import duckdb
+
+        body = library.load("derived")[name].body
+        spill = Path(tempfile.mkdtemp(prefix="traceanalyzer-"))
+        try:
+            with duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(spill)}) as connection:
+                for statement in self._preparation(body):
+                    connection.execute(statement)
+                for trace in traces:
+                    self._make_one(connection, name, body, trace)
+        finally:
+            shutil.rmtree(spill, ignore_errors=True)
+
+    def _preparation(self, body: str) -> list[str]:
+        macros = [macro.body for macro in library.load("macros").values()]
+        rules = self.rules.statements() if re.search(r"\bkernel_rules\b", body) else []
+        return ["CREATE SCHEMA raw", "CREATE SCHEMA derived", *macros, *rules]
+
+    def _make_one(self, connection: duckdb.DuckDBPyConnection, name: str, body: str, trace: StoredTrace) -> None:
+        import duckdb
+
+        sources = {f"raw.{table}": trace.file(table) for table in _USES_RAW.findall(body)}
+        sources |= {f"derived.{table}": self._path(table, trace) for table in used(body)}
+        path = self._path(name, trace)
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            for table, file in sources.items():
+                connection.execute(f"CREATE OR REPLACE VIEW {table} AS {reading([file])}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection.execute(f"COPY ({body}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
+            os.replace(temporary, path)
+            self._drop_old(name, path)
+        except duckdb.OutOfMemoryException as error:
+            raise MachineError(f"making {name} needs more memory or disk than there is: {error}") from error
+        except (duckdb.IOException, OSError) as error:
+            raise _cause(error, name, trace, list(sources.values())) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _drop_old(self, name: str, made: Path) -> None:
+        """Remove what other rules or versions made of this table some time ago."""
+        for path in made.parent.glob(f"{name}-*.parquet*"):
+            try:
+                if path != made and time.time() - path.stat().st_mtime > _KEPT_S:
+                    path.unlink()
+            except FileNotFoundError:  # another process was faster
+                continue
+
+
+def reading(files: list[Path]) -> str:
+    """Return the SELECT that reads Parquet files as they are."""
+    return f"SELECT * FROM read_parquet([{', '.join(quoted(str(f)) for f in files)}], hive_partitioning = false)"
+
+
+def _cause(error: Exception, name: str, trace: StoredTrace, sources: list[Path]) -> InputError | MachineError:
+    """Return why a table could not be made: the trace is gone or damaged, or the disk does not take it."""
+    text = " ".join(str(error).split())
+    if not all(source.exists() for source in sources):
+        return InputError(f"{trace.folder}: the trace was removed or replaced meanwhile; ask again")
+    if isinstance(error, OSError) or "write" in text.lower() or "space" in text.lower():
+        return MachineError(f"{trace.folder}: the table {name} cannot be written: {text}")
+    return InputError(f"the store is damaged: {text}; ingest the trace again")

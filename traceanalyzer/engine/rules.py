@@ -1,0 +1,153 @@
+"""Kernel rules: ordered patterns on kernel names that give class, category and subcategory (`sql/rules`).
+
+The rules are data. DuckDB evaluates them, through a macro in which every pattern is a constant and so compiled once,
+on each distinct name of a trace and not on each event.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from traceanalyzer.engine.library import sql_folder
+from traceanalyzer.errors import UsageError, did_you_mean
+
+CLASSES: Final = ("computation", "communication", "memcpy")
+OTHER: Final = "other"
+"""Category of what no rule knows."""
+_COLUMNS: Final = ("order", "id", "pattern", "unless", "class", "category", "subcategory", "why")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: a name (in lower case) that matches `pattern` but not `unless` is of this class and category."""
+
+    id: str
+    pattern: str
+    unless: str
+    kernel_class: str
+    category: str
+    subcategory: str
+    why: str
+
+    def condition(self, text: str) -> str:
+        """Return the SQL condition that the rule puts on the SQL expression `text`. In `.`, newlines count too."""
+        matches = f"regexp_matches({text}, {quoted(self.pattern)}, 's')"
+        return f"{matches} AND NOT regexp_matches({text}, {quoted(self.unless)}, 's')" if self.unless else matches
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules in the order in which they are tried; the first that matches counts."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def digest(self) -> str:
+        """A hash that changes with anything that the rules say."""
+        return hashlib.sha256(repr(self.rules).encode()).hexdigest()
+
+    def statements(self) -> list[str]:
+        """Return the SQL that makes the table `kernel_rules` and the macro `first_rule(name)`, the id or NULL."""
+        cases = " ".join(f"WHEN {rule.condition('text')} THEN {quoted(rule.id)}" for rule in self.rules)
+        rows = ", ".join(
+            "(" + ", ".join(map(quoted, (r.id, r.kernel_class, r.category, r.subcategory, r.why))) + ")"
+            for r in self.rules
+        )
+        return [
+            f"CREATE TABLE kernel_rules AS FROM (VALUES {rows}) AS r(rule_id, class, category, subcategory, why)",
+            f"CREATE MACRO first_rule(name) AS (SELECT CASE {cases} END"
+            " FROM (SELECT regexp_replace(lower(name), '\\.kd$', '') AS text))",
+        ]
+
+
+def quoted(text: str) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@cache
+def built_in() -> Rules:
+    """Return the rules of `sql/rules/kernel_rules.csv`."""
+    return Rules(tuple(_read(sql_folder() / "rules" / "kernel_rules.csv", categories=None)))
+
+
+def load(path: Path | None = None) -> Rules:
+    """Return the built-in rules, behind those of the user's file if one is given.
+
+    Raises UsageError, naming the line, for a file that cannot be read as rules: a missing column, an order that is no
+    number, a pattern that DuckDB does not take, an unknown class or category, an id that is there twice.
+    """
+    if path is None:
+        return built_in()
+    known = {rule.category for rule in built_in().rules} | {OTHER}
+    try:
+        own = _read(path, categories=known)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--rules {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return Rules((*own, *built_in().rules))
+
+
+def _read(path: Path, categories: set[str] | None) -> list[Rule]:
+    """Return the rules of a CSV file by their order; `categories` are those to check against, None checks nothing."""
+    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+    missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{path}: line 1: the columns {', '.join(missing)} are missing ({', '.join(_COLUMNS)})")
+    ordered: list[tuple[float, Rule]] = []
+    seen = {rule.id: "built in" for rule in built_in().rules} if categories is not None else {}
+    for row in reader:
+        where = f"{path}: line {reader.line_num}"
+        rule = _rule(row)
+        if rule.id in seen or not rule.id:
+            raise UsageError(f"{where}: the id '{rule.id}' is {seen.get(rule.id, 'empty')}; every rule needs its own")
+        seen[rule.id] = f"used in line {reader.line_num} already"
+        if categories is not None:
+            _check(rule, categories, where)
+        ordered.append((_order(row["order"], where), rule))
+    return [rule for _, rule in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _rule(row: dict[str, str | None]) -> Rule:
+    values = {column: (row[column] or "").strip() for column in _COLUMNS}
+    return Rule(
+        id=values["id"],
+        pattern=values["pattern"],
+        unless=values["unless"],
+        kernel_class=values["class"],
+        category=values["category"],
+        subcategory=values["subcategory"],
+        why=values["why"],
+    )
+
+
+def _order(text: str | None, where: str) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        raise UsageError(f"{where}: the order '{text}' is no number") from None
+
+
+def _check(rule: Rule, categories: Iterable[str], where: str) -> None:
+    """Raise UsageError when DuckDB does not take the patterns, or class or category are unknown."""
+    import duckdb
+
+    if not rule.pattern:
+        raise UsageError(f"{where}: the pattern is empty, which would match every name")
+    for pattern in filter(None, (rule.pattern, rule.unless)):
+        try:
+            duckdb.connect().execute("SELECT regexp_matches('', $pattern)", {"pattern": pattern})
+        except duckdb.Error as error:
+            why = " ".join(str(error).split()).removeprefix("Invalid Input Error: ")
+            raise UsageError(f"{where}: DuckDB does not take the pattern '{pattern}': {why}") from error
+    if rule.kernel_class not in CLASSES:
+        hint = did_you_mean(rule.kernel_class, CLASSES)
+        raise UsageError(f"{where}: unknown class '{rule.kernel_class}'{hint}")
+    if rule.category not in categories:
+        raise UsageError(f"{where}: unknown category '{rule.category}'{did_you_mean(rule.category, categories)}")
