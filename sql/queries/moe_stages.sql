@@ -30,6 +30,7 @@ WITH stages AS (
             WHEN category = 'gemm_grouped' THEN 'grouped GEMM'
             WHEN subcategory = 'dispatch_gemm' THEN 'dispatch and GEMM'
             WHEN subcategory = 'gemm_combine' THEN 'GEMM and combine'
+            WHEN subcategory = 'whole_layer' THEN 'whole layer'
             WHEN subcategory = 'prologue' THEN 'wait: routing exchange'
             WHEN subcategory = 'epoch' THEN 'wait: epoch'
             WHEN subcategory = 'sync_or_layout' THEN 'wait: counts and barriers'

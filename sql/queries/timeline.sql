@@ -50,7 +50,7 @@ classed AS (
         CASE
             WHEN category = 'mega_moe' AND subcategory IN ('prologue', 'epoch')
                 AND $fused IN ('waits', 'communication') THEN 'communication'
-            WHEN category = 'mega_moe' AND subcategory IN ('dispatch_gemm', 'gemm_combine')
+            WHEN category = 'mega_moe' AND subcategory IN ('dispatch_gemm', 'gemm_combine', 'whole_layer')
                 AND $fused = 'communication' THEN 'communication'
             WHEN $comm_rule = 'tracelens' THEN tracelens_class
             ELSE class

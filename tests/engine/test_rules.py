@@ -104,6 +104,7 @@ def test_every_known_name_gets_its_category(shared):
         ("searchsorted_cuda_kernel<float>", "embedding_index", "index"),
         ("void at::native::bitonicSortKVInPlace<2>", "sort_topk", "sort_topk"),
         ("__amd_rocclr_copyBuffer.kd", "memcpy", "rocclr_blit"),
+        ("sm100_fp8_fp4_mega_moe_impl", "mega_moe", "whole_layer"),
         ("someNewRcclThing", "comm_collective", "unnamed"),
         ("resolve_future_token_ids_kernel", "other", "unclassified"),
     ],
