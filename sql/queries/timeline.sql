@@ -44,9 +44,14 @@ WITH variants AS (
     UNION ALL
     SELECT true AS is_clipped WHERE $clip_overruns
 ),
+numbered AS (
+    -- a small number per trace, which is cheaper to sort by than its name
+    SELECT run, collector, rank, part, trace_id, row_number() OVER (ORDER BY run, trace_id) AS trace_number
+    FROM traces
+),
 classed AS (
     SELECT
-        run, trace_id, device, start_ns, end_ns, clipped_dur_ns,
+        trace_number, device, start_ns, end_ns, clipped_dur_ns,
         CASE
             WHEN category = 'mega_moe' AND subcategory IN ('prologue', 'epoch')
                 AND $fused IN ('waits', 'communication') THEN 'communication'
@@ -56,11 +61,12 @@ classed AS (
             ELSE class
         END AS counted_class
     FROM gpu_events
+    JOIN numbered USING (run, trace_id)
     WHERE is_timed(defect)
 ),
 events AS (
     SELECT
-        run, trace_id, device, is_clipped, start_ns,
+        trace_number, device, is_clipped, start_ns,
         CASE WHEN is_clipped THEN start_ns + clipped_dur_ns ELSE end_ns END AS end_ns,
         (counted_class = 'computation')::TINYINT AS computes,
         (counted_class = 'communication')::TINYINT AS communicates,
@@ -69,29 +75,29 @@ events AS (
 ),
 edges AS (
     -- where an interval starts, one more is running; where it ends, one less
-    SELECT run, trace_id, device, is_clipped, start_ns AS t_ns, computes, communicates, copies
+    SELECT trace_number, device, is_clipped, start_ns AS t_ns, computes, communicates, copies
     FROM events
     UNION ALL
-    SELECT run, trace_id, device, is_clipped, end_ns AS t_ns, -computes, -communicates, -copies
+    SELECT trace_number, device, is_clipped, end_ns AS t_ns, -computes, -communicates, -copies
     FROM events
 ),
 stretches AS (
     -- From one edge to the next nothing changes. The order of edges at one moment does not matter: the stretches
     -- between them have no length.
     SELECT
-        run, trace_id, device, is_clipped,
+        trace_number, device, is_clipped,
         COALESCE(lead(t_ns) OVER device_time - t_ns, 0) AS span_ns,
         sum(computes) OVER running > 0 AS is_computing,
         sum(communicates) OVER running > 0 AS is_communicating,
         sum(copies) OVER running > 0 AS is_copying
     FROM edges
     WINDOW
-        device_time AS (PARTITION BY run, trace_id, device, is_clipped ORDER BY t_ns),
-        running AS (PARTITION BY run, trace_id, device, is_clipped ORDER BY t_ns ROWS UNBOUNDED PRECEDING)
+        device_time AS (PARTITION BY trace_number, device, is_clipped ORDER BY t_ns),
+        running AS (PARTITION BY trace_number, device, is_clipped ORDER BY t_ns ROWS UNBOUNDED PRECEDING)
 ),
 sums AS (
     SELECT
-        run, trace_id, device, is_clipped,
+        trace_number, device, is_clipped,
         sum(span_ns)::BIGINT AS window_ns,
         COALESCE(sum(span_ns) FILTER (is_computing), 0)::BIGINT AS computation_ns,
         COALESCE(sum(span_ns) FILTER (is_communicating), 0)::BIGINT AS communication_ns,
@@ -105,7 +111,7 @@ sums AS (
             NOT (is_computing OR is_communicating OR is_copying) AND span_ns < $micro_idle_us * 1000), 0)::BIGINT
             AS micro_idle_ns
     FROM stretches
-    GROUP BY run, trace_id, device, is_clipped
+    GROUP BY trace_number, device, is_clipped
 ),
 by_device AS (
     SELECT
@@ -113,7 +119,7 @@ by_device AS (
         window_ns, computation_ns, communication_ns, exposed_communication_ns, memcpy_ns, exposed_memcpy_ns,
         busy_ns, idle_ns, micro_idle_ns
     FROM sums
-    JOIN traces USING (run, trace_id)
+    JOIN numbered USING (trace_number)
 ),
 by_rank AS (
     SELECT run, collector, rank, part, is_clipped, 'sum' AS statistic, sum(COLUMNS('(.*_ns)'))::BIGINT AS '\1'

@@ -39,43 +39,7 @@
 --       'overrun' (reaches at least 100 ms into later work of its stream and covers at least two events of it whole)
 --   clipped_dur_ns (ns): dur_ns; of an overrun, only up to the next start on its stream
 --   args (JSON): all arguments as recorded
-WITH work_item_launches AS (
-    SELECT trace_id, run, correlation_id, true AS in_work_items
-    FROM raw.runtime_calls
-    WHERE name = 'hipExtModuleLaunchKernel'
-        AND correlation_id > 0
-    GROUP BY trace_id, run, correlation_id
-),
-swapped_traces AS (
-    SELECT trace_id, run, bool_or(block_x * block_y * block_z > 1024) AS is_swapped
-    FROM raw.gpu_events
-    GROUP BY trace_id, run
-),
-reference_times AS (
-    -- the upper median, so that of two times far apart the later counts: clocks fail by giving 0
-    SELECT trace_id, run, -quantile_disc(-start_ns, 0.5) AS middle_ns
-    FROM raw.gpu_events
-    WHERE start_ns IS NOT NULL
-    GROUP BY trace_id, run
-),
-overruns AS (
-    -- only the few events that are long enough can be one, so the join is small
-    SELECT long.trace_id, long.run, long.event_id, min(later.start_ns) AS next_start_ns
-    FROM raw.gpu_events AS long
-    JOIN raw.gpu_events AS later
-        ON later.trace_id = long.trace_id
-        AND later.run = long.run
-        AND later.device = long.device
-        AND later.stream = long.stream
-        AND later.start_ns > long.start_ns
-        AND later.start_ns < long.start_ns + long.dur_ns
-    WHERE long.dur_ns >= 100000000
-        AND later.dur_ns >= 0
-    GROUP BY long.trace_id, long.run, long.event_id, long.start_ns, long.dur_ns
-    HAVING count(*) FILTER (later.start_ns + later.dur_ns <= long.start_ns + long.dur_ns) >= 2
-        AND long.start_ns + long.dur_ns - min(later.start_ns) >= 100000000
-),
-categories AS (
+WITH categories AS (
     -- the same in every trace
     SELECT DISTINCT kind, name, class, category, subcategory, rule_id, tracelens_class
     FROM derived.kernel_names
@@ -89,19 +53,12 @@ geometry AS (
         CASE WHEN is_swapped THEN block_x ELSE grid_x END AS extent_x,
         CASE WHEN is_swapped THEN block_y ELSE grid_y END AS extent_y,
         CASE WHEN is_swapped THEN block_z ELSE grid_z END AS extent_z,
-        COALESCE(is_swapped OR in_work_items, false) AS in_work_items,
-        CASE
-            WHEN defect IS NOT NULL THEN defect
-            WHEN abs(start_ns - middle_ns) > 86400000000000 THEN 'impossible_timestamp'
-            WHEN next_start_ns IS NOT NULL THEN 'overrun'
-        END AS judged_defect,
+        COALESCE(in_work_items, false) AS in_work_items,
+        COALESCE(e.defect, c.defect) AS judged_defect,
         next_start_ns
     FROM raw.gpu_events AS e
     LEFT JOIN categories USING (kind, name)
-    LEFT JOIN work_item_launches USING (trace_id, run, correlation_id)
-    LEFT JOIN swapped_traces USING (trace_id, run)
-    LEFT JOIN reference_times USING (trace_id, run)
-    LEFT JOIN overruns USING (trace_id, run, event_id)
+    LEFT JOIN derived.gpu_corrections AS c USING (run, trace_id, event_id)
 )
 SELECT
     run, collector, rank, part, trace_id, event_id, kind, name,
