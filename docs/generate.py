@@ -82,6 +82,8 @@ def _section(file: SqlFile, folder: str) -> str:
     if file.parameters:
         rows = [(_code(p.name), p.shown_type, _code(p.default), p.doc) for p in file.parameters]
         parts.append(_table(["parameter", "type", "default", "meaning"], rows))
+    if file.empty:
+        parts.append(f"No rows: {file.empty}\n")
     if file.example:
         parts.append(f"```\n{file.example}\n```\n")
     if file.columns:

@@ -46,6 +46,22 @@ def test_parameters_filters_and_sql(root):
         assert any("by=device" in note for note in traces.query("timeline").notes)
 
 
+def test_one_run_or_rank_needs_no_list(root):
+    assert ta.open(root, runs="r", ranks=3).query("traces").pl()["rank"].to_list() == [3, 3]
+
+
+def test_sums_are_integers_where_they_fit(root):
+    answer = ta.open(root).query("SELECT sum(dur_ns) AS ns, sum(9223372036854775807) AS large FROM kernels")
+    assert answer.pl().schema["ns"] == polars.Int64
+    assert answer.rows() == [{"ns": 30_000, "large": 4 * 9223372036854775807}]
+
+
+def test_an_empty_answer_says_what_that_means(root):
+    answer = ta.open(root).query("memory_timeline")
+    assert answer.rows() == []
+    assert any(note.startswith("not recorded: PyTorch records") for note in answer.notes)
+
+
 def test_errors_are_the_command_lines(root, tmp_path):
     traces = ta.open(root)
     for ask, error in (
@@ -53,6 +69,10 @@ def test_errors_are_the_command_lines(root, tmp_path):
         (lambda: traces.query("timeline", bye=1), UsageError),
         (lambda: traces.query("SELECT 1", by=1), UsageError),
         (lambda: traces.query("SELECT CAST('x' AS INT)"), QueryError),
+        (
+            lambda: traces.query("SELECT CASE WHEN i = 200000 THEN error('boom') ELSE 1 END FROM range(300000) t(i)"),
+            QueryError,
+        ),
         (lambda: traces.query("COPY kernels TO 'x'"), QueryError),
         (lambda: ta.open(tmp_path / "none"), UsageError),
         (lambda: ta.open(root, ranks=[4]), UsageError),

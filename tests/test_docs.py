@@ -87,6 +87,64 @@ def test_a_file_with_a_wrong_header_is_refused_by_name(tmp_path, cli, name, chan
     assert "there is no such folder" in cli("queries", "--queries", "none", code=2).err
 
 
+HEADER = "-- {name}: x.\n--\n-- One row.\n--\n-- Example: x\n-- Columns:\n--   n (number): x\n"
+
+
+def put(folder, name, body, header=HEADER):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.sql").write_text(header.format(name=name) + body)
+
+
+@pytest.mark.parametrize(
+    "body", ["COPY (SELECT 1) TO 's/x.csv'", "SELECT 1 AS n; COPY (SELECT 1) TO 's/x.csv'", "DROP VIEW x"]
+)
+def test_own_queries_only_read(store_of, tmp_path, cli, body):
+    root = store_of([kernel("a", 0, 1)]).root
+    put(tmp_path / "mine", "evil", body.replace("'s/", f"'{root}/"))
+    before = sorted(root.rglob("*"))
+    for question in ("evil", "SELECT n FROM queries.evil"):
+        assert "evil.sql" in cli("query", root, question, "--queries", "mine", code=1).err
+    cli("query", root, "SELECT count(*) FROM queries.evil", "--queries", "mine", code=1)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_broken_queries_do_not_harm_the_others(store_of, tmp_path, cli):
+    root = store_of([kernel("a", 0, 1)]).root
+    put(tmp_path / "mine", "broken", "SELEC 1 AS n ORDER BY 1")
+    put(tmp_path / "mine", "one", "SELECT n FROM queries.two ORDER BY n")
+    put(tmp_path / "mine", "two", "SELECT n FROM queries.one -- queries.broken\nORDER BY n")
+    assert cli("query", root, "timeline", "--queries", "mine").out
+    assert "broken.sql, line 8" in cli("query", root, "FROM queries.broken", "--queries", "mine", code=1).err
+    assert "in a circle" in cli("query", root, "one", "--queries", "mine", code=2).err
+    assert "broken" not in cli("query", root, "SHOW TABLES", "--queries", "mine").out
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "header", "says"),
+    [
+        ("my-query", "SELECT 1 AS n ORDER BY n", HEADER, "small letters, digits and _ only"),
+        ("q", "SELECT $foo AS n ORDER BY n", HEADER, "the SQL uses $foo, the header has no such parameter"),
+        (
+            "q",
+            "SELECT 1 AS n ORDER BY n",
+            HEADER.replace("Columns:\n--   n (number): x", "Columns: as q"),
+            "list the columns",
+        ),
+    ],
+)
+def test_own_queries_that_cannot_be_are_refused_by_name(tmp_path, cli, name, body, header, says):
+    put(tmp_path / "mine", name, body, header)
+    err = cli("queries", "--queries", "mine", code=2).err
+    assert says in err and f"{name}.sql" in err
+
+
+def test_own_queries_of_any_encoding(tmp_path, cli):
+    put(tmp_path / "mine", "q", "SELECT '$foo' AS n -- $bar\nORDER BY n", "\ufeff" + HEADER)
+    assert "q  " in cli("queries", "--queries", "mine").out
+    (tmp_path / "mine" / "r.sql").write_bytes(b"-- r: \xff")
+    assert "r.sql: not UTF-8 text" in cli("queries", "--queries", "mine", code=2).err
+
+
 def test_an_error_in_own_sql_shows_its_place(store_of, tmp_path, cli):
     (tmp_path / "kernels_per_stream.sql").write_text(contributed()[0].replace("count(*) >=", "count(* >="))
     root = store_of([kernel("a", 0, 1)]).root

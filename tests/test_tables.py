@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 
 import pytest
 
@@ -97,3 +98,15 @@ def test_markdown_has_the_same_cells():
 def test_names_are_cut_in_their_middle():
     assert shorten("abcdefghij", 5) == "ab…ij"
     assert shorten("abcde", 5) == "abcde"
+
+
+def test_texts_beyond_the_rows_that_decide_the_widths_are_whole():
+    rows = [("a", None)] * 1000 + [("a long name, indeed", 123456789012)]
+    assert table(rows, ["name", "x"], {})[-1] == "a long name, indeed  123456789012"
+
+
+@pytest.mark.parametrize("values", [("x", "y"), (Decimal("20000.5"), Decimal("1.5")), (True, False)])
+def test_a_column_that_does_not_keep_its_unit_is_shown_as_it_is(values):
+    lines = table([(value,) for value in values], ["half_ns"], {"half_ns": Unit("ns", is_summed=True)})
+    assert lines[0].strip() == ("half_us" if isinstance(values[0], Decimal) else "half_ns")
+    assert len(lines) == (5 if isinstance(values[0], Decimal) else 4)

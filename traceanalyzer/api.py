@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -83,7 +84,11 @@ class Traces:
             raise UsageError("parameters are for named queries; in SQL, write the value into the text")
         else:
             result = self._session.sql(question)
-        return Answer(result.arrow().read_all(), [*self._session.caveats(), *result.notes])
+        table = _table(*result.arrow())
+        notes = [*self._session.caveats(), *result.notes]
+        if not table.num_rows and result.query and result.query.empty:
+            notes.append(result.query.empty)
+        return Answer(table, notes)
 
     def queries(self) -> list[str]:
         """Return the names of the named queries."""
@@ -102,18 +107,36 @@ class Traces:
         self.close()
 
 
+def _table(schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]) -> pyarrow.Table:
+    """Return the batches as a table, its sums as integers of 64 bits where they fit: DuckDB sums in 128."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches, schema)
+    for place, column in enumerate(table.schema):
+        if pa.types.is_decimal(column.type) and column.type.scale == 0:
+            with suppress(pa.ArrowInvalid):  # larger ones stay as they are
+                table = table.set_column(place, column.name, table.column(place).cast(pa.int64()))
+    return table
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return the values, or the one value, as a tuple."""
+    return (value,) if isinstance(value, str | int) else tuple(value)
+
+
 def open(
     store: str | PathLike[str],
     *,
-    runs: Iterable[str] = (),
-    ranks: Iterable[int | str] = (),
-    collectors: Iterable[str] = (),
-    devices: Iterable[int] = (),
+    runs: str | Iterable[str] = (),
+    ranks: int | str | Iterable[int | str] = (),
+    collectors: str | Iterable[str] = (),
+    devices: int | Iterable[int] = (),
     rules: str | PathLike[str] | None = None,
     queries: str | PathLike[str] | None = None,
 ) -> Traces:
-    """Open a store, for all its traces or those of some runs, ranks ('unknown' for those without), collectors, devices.
+    """Open a store, for all its traces or those of some: one or several runs, ranks, collectors, devices.
 
+    The rank of traces without is 'unknown'.
     `rules` is a file of kernel rules that are tried before the built-in ones, `queries` a folder of your own queries.
     Raises UsageError when there is no such store, run, rank, collector or device, InputError when the store cannot be
     read, NothingToAnalyse when it is empty.
@@ -122,7 +145,9 @@ def open(
     from traceanalyzer.engine.session import Filters, Session
     from traceanalyzer.store.store import Store
 
-    filters = Filters(tuple(runs), tuple(map(str, ranks)), tuple(collectors), tuple(devices))
+    filters = Filters(
+        _several(runs), tuple(str(rank) for rank in _several(ranks)), _several(collectors), _several(devices)
+    )
     folder = Path(queries) if queries is not None else None
     own = load(Path(rules) if rules is not None else None)
     return Traces(Session(Store(Path(store)), filters, rules=own, queries=folder), folder)

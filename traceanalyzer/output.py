@@ -28,7 +28,7 @@ def write(
     batches: Rows,
     form: str,
     target: Path | None,
-    arrow: Callable[[], pa.RecordBatchReader] | None = None,
+    arrow: Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]] | None = None,
     units: Mapping[str, Unit] | None = None,
 ) -> int:
     """Write rows to stdout, or to the file `target` (complete or not at all); return how many there were.
@@ -44,7 +44,7 @@ def write(
     try:
         with _opened(target) as stream:
             if form == "parquet":
-                _write_parquet(columns, arrow() if arrow else _as_arrow(columns, counted), stream)
+                counted.rows = _write_parquet(columns, *(arrow() if arrow else _as_arrow(columns, counted)), stream)
             else:
                 text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
                 if form in _FOR_PEOPLE:
@@ -136,23 +136,26 @@ def _write_json(columns: list[str], batches: Rows, out: IO[str]) -> None:
     out.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-def _write_parquet(columns: list[str], batches: pa.RecordBatchReader, out: IO[bytes]) -> None:
+def _write_parquet(columns: list[str], schema: pa.Schema, batches: Iterator[pa.RecordBatch], out: IO[bytes]) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    target = pa.schema([field.with_name(name) for name, field in zip(columns, batches.schema, strict=True)])
+    target = pa.schema([field.with_name(name) for name, field in zip(columns, schema, strict=True)])
+    rows = 0
     with pq.ParquetWriter(out, target, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch.rename_columns(columns))
+            rows += batch.num_rows
+    return rows
 
 
-def _as_arrow(columns: list[str], batches: Rows) -> pa.RecordBatchReader:
+def _as_arrow(columns: list[str], batches: Rows) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return plain rows (of lists, which are short) as Arrow."""
     import pyarrow as pa
 
     rows = list(chain.from_iterable(batches))
     table = pa.table({name: [row[i] for row in rows] for i, name in enumerate(columns)})
-    return table.to_reader()
+    return table.schema, iter(table.to_batches())
 
 
 _FOR_PEOPLE: Final = {"table": write_table, "markdown": write_markdown}

@@ -22,12 +22,14 @@ Rows = Iterable[list[tuple[Any, ...]]]
 
 _SAMPLE: Final = 1_000
 """Rows that decide the widths and units of a table's columns; later rows may be wider."""
-_LEAST_WIDTH: Final = 24
+_LEAST_WIDTH: Final = 12
 """Characters that a column keeps when a terminal is too narrow for all; elsewhere texts are shown whole."""
 _NS: Final = ((1e10, 1e9, "s"), (1e7, 1e6, "ms"), (1e4, 1e3, "us"))
 _BYTES: Final = ((10 << 30, 1 << 30, "GiB"), (10 << 20, 1 << 20, "MiB"), (10 << 10, 1 << 10, "KiB"))
 """From this value on, one unit is so many, and is called so."""
+_NUMERIC: Final = ("ns", "bytes", "count", "0 to 1")
 _OF_ONE_EVENT: Final = ("mean_", "median_", "min_", "max_")
+_IDENTITY: Final = ("run", "collector", "rank", "part", "statistic", "durations")
 _MOMENTS: Final = ("start_ns", "end_ns")
 
 
@@ -55,16 +57,20 @@ def write_table(columns: list[str], batches: Rows, out: IO[str], units: Mapping[
     first, rest = _sampled(batches)
     following = next(rest, None)
     shown = _shown(columns, first, units, is_whole=following is None)
+    if following is None and units and sys.stdout.isatty():
+        shown = _without_constants(shown, first)
     cells = [[_printable(column.text(row[column.place])) for column in shown] for row in first]
     sums = _Sums(shown, first)
     heads = [column.head for column in shown]
     lines = [heads, *cells, sums.cells()]
     right = [column.is_right for column in shown]
-    widths = _fitted([max(map(len, column)) for column in zip(*lines, strict=True)], right)
+    full = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = _fitted(full, right)
+    is_narrowed = [width < whole for width, whole in zip(widths, full, strict=True)]
     bold, plain = ("\x1b[1m", "\x1b[0m") if _is_coloured() else ("", "")
 
     def line(cells: Iterable[str]) -> str:
-        cut = (shorten(c, w) if not r else c for c, w, r in zip(cells, widths, right, strict=True))
+        cut = (shorten(c, w) if narrow else c for c, w, narrow in zip(cells, widths, is_narrowed, strict=True))
         padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cut, widths, right, strict=True))
         return "  ".join(padded).rstrip()
 
@@ -138,9 +144,17 @@ def _shown(
         unit = units.get(name, Unit(""))
         if units and is_whole and rows and all(row[place] is None for row in rows):
             continue
+        if unit.name in _NUMERIC and not _are_numbers(rows, place):
+            unit = Unit("")  # the header promises what the SQL does not keep
         is_right = any(isinstance(row[place], int | float | Decimal) and row[place] is not True for row in rows)
         found.append(_column(place, name, unit, scales.get(name), is_right and not _has_booleans(rows, place)))
     return found
+
+
+def _are_numbers(rows: list[tuple[Any, ...]], place: int) -> bool:
+    return all(row[place] is None or isinstance(row[place], int | float | Decimal) for row in rows) and not (
+        _has_booleans(rows, place)
+    )
 
 
 def _has_booleans(rows: list[tuple[Any, ...]], place: int) -> bool:
@@ -156,7 +170,7 @@ def _column(place: int, name: str, unit: Unit, scale: tuple[float, str] | None, 
         digits = 0 if divisor == 1 else 3
 
         def text(value: Any) -> str:
-            return "" if value is None else f"{value / divisor:,.{digits}f}"
+            return "" if value is None else f"{float(value) / divisor:,.{digits}f}"
 
     elif unit.name == "count":
 
@@ -179,12 +193,13 @@ def _scales(columns: list[str], rows: list[tuple[Any, ...]], units: Mapping[str,
     groups: dict[tuple[str, bool], list[str]] = {}
     for name in columns:
         unit = units.get(name, Unit("")).name
-        if unit in ("ns", "bytes") and name not in _MOMENTS:
+        is_wanted = unit in ("ns", "bytes") and name not in _MOMENTS
+        if is_wanted and _are_numbers(rows, columns.index(name)):
             groups.setdefault((unit, name.startswith(_OF_ONE_EVENT)), []).append(name)
     scales: dict[str, tuple[float, str]] = {}
     for (unit, _), names in groups.items():
         places = [columns.index(name) for name in names]
-        largest = max((abs(row[place]) for row in rows for place in places if row[place] is not None), default=0)
+        largest = max((abs(float(row[place])) for row in rows for place in places if row[place] is not None), default=0)
         scale = next(((d, symbol) for least, d, symbol in (_NS if unit == "ns" else _BYTES) if largest >= least), None)
         scales |= dict.fromkeys(names, scale or (1, unit))
     return scales
@@ -267,6 +282,14 @@ def _fitted(widths: list[int], right: list[bool]) -> list[int]:
             break
         widths[widest] -= 1
     return widths
+
+
+def _without_constants(shown: list[_Shown], rows: list[tuple[Any, ...]]) -> list[_Shown]:
+    """Return the columns; where the terminal is too narrow, without those that say of every row the same trace."""
+    widths = [max(len(c.head), *(len(c.text(row[c.place])) for row in rows)) if rows else len(c.head) for c in shown]
+    if sum(widths) + 2 * (len(widths) - 1) <= shutil.get_terminal_size().columns:
+        return shown
+    return [c for c in shown if c.head not in _IDENTITY or len({row[c.place] for row in rows}) > 1]
 
 
 def _sampled(batches: Rows) -> tuple[list[tuple[Any, ...]], Iterator[tuple[Any, ...]]]:

@@ -58,9 +58,10 @@ reasons AS (
     WHERE $explain
 )
 SELECT
-    run, collector, rank, part, class, category, subcategory, rule_id, shown_name AS name, why,
+    run, collector, rank, part, class, category, subcategory, rule_id, totals.shown_name AS name, why,
     names, events, total_ns, mean_ns, median_ns, min_ns, max_ns,
     total_ns / NULLIF(sum(total_ns) OVER (PARTITION BY run, collector, rank, part), 0) AS share
 FROM totals
-LEFT JOIN reasons USING (shown_kind, shown_name)
+LEFT JOIN reasons
+    ON reasons.shown_kind = totals.shown_kind AND reasons.shown_name IS NOT DISTINCT FROM totals.shown_name
 ORDER BY run, collector, rank, part, total_ns DESC, category, subcategory, name

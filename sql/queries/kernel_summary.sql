@@ -6,7 +6,10 @@
 --
 -- Parameters:
 --   kind (text: all|kernel|memcpy|memset) = all: only events recorded as this kind
---   category (text) = all: only kernels of this category
+--   category (text: all|activation|attention|comm_collective|convolution|copy_cast|dropout_rng|elementwise|
+--       embedding_index|fft|gemm_dense|gemm_grouped|inductor|loss|mega_moe|memcpy|memset|moe_comm|moe_permute|
+--       moe_router|norm|optimizer|other|pooling|quantisation|reduction|rope|softmax|sort_topk|v4_fusion) = all:
+--       only kernels of this category
 -- Example: traceanalyzer query STORE kernel_summary -p category=gemm_dense
 -- Columns:
 --   run (text): name of the training run

@@ -2,18 +2,19 @@
 --
 -- One row is one span of time of one device of one trace in which memory was allocated or freed. The time from the first
 -- to the last such event is divided into `points` equal spans; with points=0, one row is one event.
--- PyTorch records allocations when it is told to profile memory; without, there are no rows. Works without GPU events.
+-- Works without GPU events.
 --
 -- Parameters:
 --   points (integer: 0..1000000) = 50: spans of time; 0 for one row per event
 --   device_type (text: gpu|cpu|all) = gpu: only memory of this kind of device
+-- Empty: not recorded: PyTorch records allocations only when it is told to profile memory (profile_memory=True).
 -- Example: traceanalyzer query STORE memory_timeline -p points=20
 -- Columns:
 --   run (text): name of the training run
 --   collector (text): what recorded the trace, such as 'pytorch'
 --   rank (number): rank of the process, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
---   device_type (text): 'cpu' or 'gpu'
+--   device_type (text): 'cpu', or 'gpu' for every other kind
 --   device (number): index of the device, -1 for the host
 --   start_ns (ns): first event of the span, on the trace's own clock
 --   end_ns (ns): last event of the span
@@ -27,11 +28,11 @@ WITH events AS (
     SELECT
         run, collector, rank, part, event_id, start_ns,
         -- c10's numbers of device types: 0 is the host
-        CASE WHEN (args ->> 'Device Type')::BIGINT = 0 THEN 'cpu' ELSE 'gpu' END AS device_type,
-        (args ->> 'Device Id')::BIGINT AS device,
-        (args ->> 'Bytes')::BIGINT AS change_bytes,
-        (args ->> 'Total Allocated')::BIGINT AS allocated_bytes,
-        (args ->> 'Total Reserved')::BIGINT AS reserved_bytes
+        CASE WHEN TRY_CAST(args ->> 'Device Type' AS BIGINT) = 0 THEN 'cpu' ELSE 'gpu' END AS device_type,
+        TRY_CAST(args ->> 'Device Id' AS BIGINT) AS device,
+        TRY_CAST(args ->> 'Bytes' AS BIGINT) AS change_bytes,
+        TRY_CAST(args ->> 'Total Allocated' AS BIGINT) AS allocated_bytes,
+        TRY_CAST(args ->> 'Total Reserved' AS BIGINT) AS reserved_bytes
     FROM instants
     WHERE name = '[memory]'
         AND start_ns IS NOT NULL

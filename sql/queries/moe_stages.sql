@@ -3,8 +3,9 @@
 -- One row is one stage and phase within one trace, as far as kernel names tell: routing, permutation, dispatch, grouped
 -- GEMMs, activation, combine, and the waits for other ranks. MegaMoE runs dispatch and GEMM, and GEMM and combine, in
 -- one launch. Times are sums of durations; events without a sound time (see the macro is_timed) are left out.
--- No rows: no such kernels were recorded. A grouped GEMM of hipBLASLt has the name of a dense one and is not here.
+-- A grouped GEMM of hipBLASLt has the name of a dense one and is not here.
 --
+-- Empty: not recorded: no kernel of these traces has the name of a mixture-of-experts kernel.
 -- Example: traceanalyzer query STORE moe_stages
 -- Columns:
 --   run (text): name of the training run

@@ -57,7 +57,7 @@ geometry AS (
         COALESCE(e.defect, c.defect) AS judged_defect,
         next_start_ns
     FROM raw.gpu_events AS e
-    LEFT JOIN categories USING (kind, name)
+    LEFT JOIN categories AS n ON n.kind = e.kind AND n.name IS NOT DISTINCT FROM e.name
     LEFT JOIN derived.gpu_corrections AS c USING (run, trace_id, event_id)
 )
 SELECT

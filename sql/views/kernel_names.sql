@@ -1,6 +1,6 @@
 -- kernel_names: distinct names of GPU work, with the category of each and the rule that gave it.
 --
--- One row is one name and kind of GPU work of one trace.
+-- One row is one name and kind of GPU work of one trace, on any of its devices.
 --
 -- Columns: as derived/kernel_names
 SELECT

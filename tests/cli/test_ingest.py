@@ -204,7 +204,7 @@ def test_a_locked_store_is_said(cli, trace, tmp_path):
     cli("ingest", "runs", "--store", "s")
     with writing(tmp_path / "s"):
         ran = cli("ingest", "runs", "--store", "s", code=6)
-    assert "another ingest is writing to this store" in ran.err
+    assert "another process is writing to this store" in ran.err
 
 
 def test_ctrl_c_leaves_the_store_clean(cli, tmp_path, trace):

@@ -329,3 +329,49 @@ def test_a_full_standard_output_is_the_machines_fault(store, tmp_path):
     done = subprocess.run(command, shell=True, capture_output=True, env=environment)
     assert done.returncode == 6
     assert b"standard output cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "kernels",
+        "KERNELS",
+        '"kernels"',
+        "main.kernels",
+        "memory.main.kernels",
+        'raw."gpu_events"',
+        '"raw"."gpu_events"',
+        "RAW.GPU_EVENTS",
+        "queries.timeline",
+        'QUERIES . "timeline"',
+        "derived.kernel_names",
+    ],
+)
+def test_views_are_found_under_every_spelling(cli, store, table):
+    assert (
+        cli("query", store, f"SELECT count(*) > 0 AS found FROM {table} -- kernels '", "--format", "csv").out
+        == "found\ntrue\n"
+    )
+
+
+def test_names_in_texts_and_ctes_are_not_views(cli, store):
+    sql = "WITH kernels AS (SELECT 'gpu_events' AS name) SELECT name FROM kernels"
+    assert cli("query", store, sql, "--format", "csv").out == "name\ngpu_events\n"
+
+
+def test_an_error_in_a_file_names_it(cli, store, tmp_path):
+    (tmp_path / "mine.sql").write_text("SELECT 1,\n  FORM kernels")
+    assert "(mine.sql, line 2, at" in cli("query", store, "mine.sql", code=2).err
+
+
+def test_errors_on_the_way_are_one_line_in_every_format(cli, store):
+    sql = "SELECT CASE WHEN i = 200000 THEN error('boom') ELSE 1 END AS x FROM range(300000) t(i)"
+    for form in ("csv", "parquet"):
+        err = cli("query", store, sql, "--format", form, "-o", "out", code=1).err
+        assert "boom" in err and "internal" not in err
+
+
+def test_an_unknown_category_is_named_and_an_empty_answer_explained(cli, store):
+    assert "it must be one of" in cli("query", store, "kernel_summary", "-p", "category=gemm_dens", code=2).err
+    assert "not recorded: no kernel" in cli("query", store, "moe_stages").err
+    assert "not recorded: no kernel" in cli("query", store, "moe_stages", "--format", "parquet", "-o", "x.parquet").err

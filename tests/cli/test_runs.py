@@ -70,6 +70,9 @@ def test_a_run_is_removed(cli, store, tmp_path):
         (["--rename", "a="], "write it as OLD=NEW"),
         (["--rename", "a=a"], "must be another one"),
         (["--remove", "c"], "no run 'c'"),
+        (["--rename", "a=c", "--rename", "nope=d"], "no run 'nope'"),
+        (["--rename", "a=c", "--remove", "nope"], "no run 'nope'"),
+        (["--rename", f"a={'x' * 300}"], "too long"),
     ],
 )
 def test_names_that_do_not_fit_change_nothing(cli, store, arguments, says):
@@ -85,3 +88,32 @@ def test_no_store_is_made(cli, tmp_path):
 def test_an_answer_over_several_runs_says_so(cli, store):
     assert "the answer spans 2 runs (a, b); --run chooses" in cli("query", store, "timeline").err
     assert cli("query", store, "timeline", "--run", "a").err == ""
+
+
+def test_what_the_other_run_holds_is_dropped_and_said(cli, store, tmp_path):
+    ingest_events(B, tmp_path / "s", tmp_path / "b.json", run="a", rank=7)
+    ran = cli("runs", store, "--rename", "b=a")
+    assert "0 trace(s) of run b are now of run a; 1 were dropped, run a holds their content already" in ran.err
+    assert listed(cli, store) == [("a", 4, "0-1, 3, 7", 8)]
+
+
+def test_traces_with_the_same_fingerprint_keep_apart(cli, tmp_path):
+    """The trace id is made of pieces of the file; two files can differ elsewhere only."""
+    events = [kernel(f"k{n:06}", n, 0.5) for n in range(60_000)]
+    for name, dur in (("a", 0.25), ("b", 0.75)):
+        changed = [{**event, "dur": dur} if 29_000 < n < 29_010 else event for n, event in enumerate(events)]
+        ingest_events(changed, tmp_path / "s", tmp_path / f"{name}.json", run=name, rank=0)
+    cli("runs", "s", "--rename", "b=a")
+    cli("doctor", "s")
+    got = json.loads(
+        cli(
+            "query", "s", "SELECT part, sum(dur_ns) AS ns FROM kernels GROUP BY ALL ORDER BY ALL", "--format", "json"
+        ).out
+    )
+    assert [row["ns"] for row in got] == [30_000_000 - 9 * 250, 30_000_000 + 9 * 250]
+
+
+def test_a_trace_that_lacks_a_file_is_named(cli, store, tmp_path):
+    next((tmp_path / "s/run=b").rglob("cpu_ops.parquet")).unlink()
+    err = cli("runs", store, "--rename", "b=c", code=3).err
+    assert "cpu_ops is missing" in err and "run=b" in err

@@ -8,6 +8,8 @@ import sys
 import time
 from dataclasses import replace
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.tracegen import kernel
 from traceanalyzer.engine import library, rules
@@ -112,3 +114,31 @@ def test_a_trace_that_moves_leaves_its_derived_tables_behind(store_of, cli):
     cli("runs", ingested.root, "--rename", "a=b")
     assert not made(ingested.root)
     assert [row["run"] for row in ingested.sql("SELECT DISTINCT run FROM kernel_names")] == ["b"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 rubbish"])
+def test_a_damaged_file_is_made_anew(store_of, content):
+    ingested = store_of(EVENTS)
+    expected = ingested.named("kernel_categories")
+    for path in ingested.root.rglob("derived/*.parquet"):
+        path.write_bytes(content)
+    assert ingested.named("kernel_categories") == expected
+
+
+def test_a_folder_that_cannot_be_made_is_the_machines_fault(store_of, cli):
+    root = store_of(EVENTS).root
+    next(root.rglob("traces.parquet")).with_name("derived").write_text("no folder")
+    err = cli("query", root, "timeline", code=6).err
+    assert "the table kernel_names cannot be written" in err or "the table gpu_corrections cannot be written" in err
+    assert err.count("\n") == 1
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next_ingest(store_of):
+    ingested = store_of(EVENTS)
+    ingested.named("timeline")
+    old, new = (made(ingested.root)[0].with_name(f"x-{age}.parquet.1.tmp") for age in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 2 * 3600,) * 2)
+    store_of([*EVENTS, kernel("more", 40, 1)])
+    assert not old.exists() and new.exists()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.tracegen import kernel
-from traceanalyzer.engine import rules
+from traceanalyzer.engine import library, rules
 from traceanalyzer.engine.rules import CLASSES, Rules
 
 ANONYMOUS = {"kern_0", "kern_1", "pack_kern_0"}  # a name alone cannot tell
@@ -160,6 +160,18 @@ def test_own_rules_come_first_and_make_their_own_tables(store_of, tmp_path, cli)
     cli("doctor", store, "--rules", path)
 
 
+def test_own_patterns_mind_no_case(store_of, tmp_path, cli):
+    store = store_of([kernel("Cijk_Ailk", 0, 10)]).root
+    (tmp_path / "rules.csv").write_text(HEAD + RULE.replace("^gemm_", "^Cijk_A"))
+    sql = "SELECT rule_id FROM kernels"
+    assert cli("query", store, sql, "--format", "csv", "--rules", "rules.csv").out == "rule_id\nmine\n"
+
+
+def test_the_categories_of_kernel_summary_are_those_of_the_rules():
+    parameter = next(p for p in library.load("queries")["kernel_summary"].parameters if p.name == "category")
+    assert parameter.allowed.split("|") == ["all", *sorted({r.category for r in rules.built_in().rules} | {"other"})]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -172,6 +184,8 @@ def test_own_rules_come_first_and_make_their_own_tables(store_of, tmp_path, cli)
         (RULE.replace("mine,^", "D1,^"), "line 2: the id 'D1' is built in"),
         (RULE.replace("mine,^", ",^"), "line 2: the id '' is empty"),
         (RULE.replace("5,mine", "first,mine"), "line 2: the order 'first' is no number"),
+        (RULE.replace("5,mine", "nan,mine"), "line 2: the order 'nan' is no number"),
+        (RULE.replace("We know", "x" * 200_000), "rules.csv: cannot be read: field larger than field limit"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_is_named_by_its_line(tmp_path, cli, store_of, text, says):
@@ -188,4 +202,9 @@ def test_a_file_that_is_no_rules_file(tmp_path, cli, store_of):
     assert (
         "line 1: the columns order, id, pattern" in cli("query", store, "timeline", "--rules", "rules.csv", code=2).err
     )
+    (tmp_path / "rules.csv").write_bytes(HEAD.encode("utf-16"))
+    err = cli("query", store, "timeline", "--rules", "rules.csv", code=2).err
+    assert "not UTF-8 text; save it as CSV in UTF-8, with commas" in err
+    (tmp_path / "rules.csv").write_bytes(("\ufeff" + HEAD + RULE).replace("\n", "\r\n").encode())  # as Excel writes it
+    cli("query", store, "timeline", "--rules", "rules.csv")
     assert "no.csv: cannot be read: No such file" in cli("query", store, "timeline", "--rules", "no.csv", code=2).err

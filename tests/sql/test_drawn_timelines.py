@@ -1,7 +1,7 @@
 """Named queries on timelines small enough to draw: every file tests/sql/<query>/<case>.toml is one.
 
 A case lists events as [kind, name, start_us, dur_us, {args}], the parameters, and the expected rows as CSV. Only the
-columns that the CSV names are compared.
+columns that the CSV names are compared. `nameless = true` leaves the key of an empty name out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def test_a_drawn_timeline_gives_the_expected_rows(store_of, path):
     case = tomllib.loads(path.read_text())
     ranks = case.get("ranks", {"": case.get("events")})
     for rank, events in ranks.items():
-        ingested = store_of([drawn(*event) for event in events], rank=int(rank) if rank else None)
+        made = [drawn(*event) for event in events]
+        if case.get("nameless"):
+            made = [{key: value for key, value in event.items() if (key, value) != ("name", "")} for event in made]
+        ingested = store_of(made, rank=int(rank) if rank else None)
     got = ingested.named(path.parent.name, **{k: str(v).lower() for k, v in case.get("parameters", {}).items()})
     expected = list(csv.DictReader(io.StringIO(case["expected"].strip()), skipinitialspace=True))
     assert expected or not got

@@ -135,7 +135,7 @@ def test_any_run_name_is_a_folder_inside_the_store(tmp_path, name):
 
 def test_a_locked_store_is_said_and_left_alone(tmp_path):
     ingest_events(A, tmp_path / "s", tmp_path / "a.json")
-    with writing(tmp_path / "s"), pytest.raises(MachineError, match="another ingest"), writing(tmp_path / "s"):
+    with writing(tmp_path / "s"), pytest.raises(MachineError, match="another process"), writing(tmp_path / "s"):
         pass
 
 

@@ -78,21 +78,23 @@ def query(
     console = Console(quiet=quiet)
     if not store.exists() and str(store) in library.queries(folder):
         raise UsageError(f"the store comes first: traceanalyzer query {question} {store}")
-    named, text = _resolve(question)
+    named, text, path = _resolve(question)
     parameters = _parameters(parameter or [])
     found = library.named_query(named, folder) if named else None
     if found is None and parameters:
         raise UsageError("-p gives parameters to a named query; in SQL, write the value into the text")
     filters = Filters(tuple(run or ()), tuple(rank or ()), tuple(collector or ()), tuple(device or ()))
     session = Session(Store(store), filters, rules=load(rules), queries=folder, allow_external=allow_external)
-    result = session.named(found, parameters) if found else session.sql(text, allow_external=allow_external)
+    result = session.named(found, parameters) if found else session.sql(text, path)
     for line in session.caveats():
         console.note(line)
     if notes:
         for line in [*session.provenance(), *result.notes]:
             console.note(line)
     units = {c.name: Unit(c.unit, c.is_summed) for c in found.columns} if found and not raw else {}
-    output.write(result.columns, result.batches(), form, target, result.arrow, units)
+    written = output.write(result.columns, result.batches(), form, target, result.arrow, units)
+    if not written and found and found.empty:
+        console.note(found.empty)
 
 
 def format_of(form: str | None, target: Path | None) -> str:
@@ -106,18 +108,18 @@ def format_of(form: str | None, target: Path | None) -> str:
     return form
 
 
-def _resolve(question: str) -> tuple[str | None, str]:
-    """Return (name of a named query or None, SQL text)."""
+def _resolve(question: str) -> tuple[str | None, str, Path | None]:
+    """Return (name of a named query or None, SQL text, its file)."""
     if question == "-":
-        return None, _decoded(sys.stdin.buffer.read(), "standard input")
+        return None, _decoded(sys.stdin.buffer.read(), "standard input"), None
     if question.endswith(".sql"):
         path = Path(question)
         if not path.is_file():
             raise UsageError(f"{question}: no such file")
-        return None, _decoded(path.read_bytes(), question)
+        return None, _decoded(path.read_bytes(), question), path
     if _NAME.fullmatch(question.strip()):
-        return question.strip(), ""
-    return None, question
+        return question.strip(), "", None
+    return None, question, None
 
 
 def _decoded(text: bytes, where: str) -> str:

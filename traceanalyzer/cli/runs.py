@@ -14,7 +14,7 @@ from traceanalyzer.errors import UsageError
 from traceanalyzer.tables import Unit
 
 if TYPE_CHECKING:
-    from traceanalyzer.store.store import StoredTrace
+    from traceanalyzer.store.store import StoredTrace, StoreWriter
 
 _COLUMNS = {
     "run": Unit("text"),
@@ -56,15 +56,32 @@ def runs(
     pairs = [_pair(text) for text in rename or ()]
     if pairs or remove:
         with writing(store) as writer:
+            _check(writer, pairs, remove or [])
             for old, new in pairs:
-                moved = rename_run(writer, old, new)
-                console.note(f"{len(moved)} trace(s) of run {old} are now of run {new}")
-            for run in remove or ():
+                moved, dropped = rename_run(writer, old, new)
+                known = f"; {len(dropped)} were dropped, run {new} holds their content already" if dropped else ""
+                console.note(f"{len(moved)} trace(s) of run {old} are now of run {new}{known}")
+            for run in dict.fromkeys(remove or ()):
                 gone = traces_of(writer, run)
                 writer.remove(gone)
                 console.note(f"removed run {run} with {len(gone)} trace(s)")
     rows = _rows(Store(store).traces())
     output.write(list(_COLUMNS), [rows], form, target, units={} if raw else _COLUMNS)
+
+
+def _check(writer: StoreWriter, pairs: list[tuple[str, str]], remove: list[str]) -> None:
+    """Raise UsageError, before anything is done, when a name does not fit."""
+    from traceanalyzer.store.move import check_new_name, traces_of
+
+    made: set[str] = set()
+    for old, new in pairs:
+        check_new_name(old, new)
+        if old not in made:
+            traces_of(writer, old)
+        made = (made | {new}) - {old}
+    for run in remove:
+        if run not in made:
+            traces_of(writer, run)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -55,7 +56,7 @@ class DerivedTables:
     @classmethod
     def of(cls, traces: list[StoredTrace], rules: Rules) -> DerivedTables:
         """Return the derived tables for these traces, in a temporary folder where the store cannot be written."""
-        writable = all(os.access(trace.folder, os.W_OK) for trace in traces)
+        writable = all(_is_writable(trace.folder) for trace in traces)
         tables = cls(rules, writable)
         if not writable:
             tables._temporary = Path(tempfile.mkdtemp(prefix="traceanalyzer-"))
@@ -79,6 +80,14 @@ class DerivedTables:
             self._make(name, missing)
         return [self._path(name, trace) for trace in traces]
 
+    def drop(self, name: str, traces: list[StoredTrace]) -> None:
+        """Remove the files of a derived table, and of those that it uses, so that they are made anew."""
+        for needed in used(library.load("derived")[name].body):
+            self.drop(needed, traces)
+        for trace in traces:
+            with suppress(OSError):
+                self._path(name, trace).unlink()
+
     def _path(self, name: str, trace: StoredTrace) -> Path:
         folder = self._temporary / trace.folder.parent.name / trace.folder.name if self._temporary else trace.folder
         return folder / DERIVED / f"{name}-{self._key(name)}.parquet"
@@ -98,15 +107,11 @@ class DerivedTables:
         import duckdb
 
         body = library.load("derived")[name].body
-        spill = Path(tempfile.mkdtemp(prefix="traceanalyzer-"))
-        try:
-            with duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(spill)}) as connection:
-                for statement in self._preparation(body):
-                    connection.execute(statement)
-                for trace in traces:
-                    self._make_one(connection, name, body, trace)
-        finally:
-            shutil.rmtree(spill, ignore_errors=True)
+        with duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(spill_folder())}) as connection:
+            for statement in self._preparation(body):
+                connection.execute(statement)
+            for trace in traces:
+                self._make_one(connection, name, body, trace)
 
     def _preparation(self, body: str) -> list[str]:
         macros = [macro.body for macro in library.load("macros").values()]
@@ -125,6 +130,8 @@ class DerivedTables:
                 connection.execute(f"CREATE OR REPLACE VIEW {table} AS {reading([file])}")
             path.parent.mkdir(parents=True, exist_ok=True)
             connection.execute(f"COPY ({body}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
+            with temporary.open("rb") as written:  # on the disk before it is seen
+                os.fsync(written.fileno())
             os.replace(temporary, path)
             self._drop_old(name, path)
         except duckdb.OutOfMemoryException as error:
@@ -132,7 +139,8 @@ class DerivedTables:
         except (duckdb.IOException, OSError) as error:
             raise _cause(error, name, trace, list(sources.values())) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def _drop_old(self, name: str, made: Path) -> None:
         """Remove what other rules or versions made of this table some time ago."""
@@ -144,6 +152,17 @@ class DerivedTables:
                 continue
 
 
+def spill_folder() -> Path:
+    """Return a folder for what a connection cannot hold in memory; DuckDB makes it only when it needs it."""
+    return Path(tempfile.gettempdir()) / f"traceanalyzer-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def _is_writable(folder: Path) -> bool:
+    """Say whether derived tables can be put into a trace's folder: another user may have made theirs there."""
+    derived = folder / DERIVED
+    return os.access(derived if derived.exists() else folder, os.W_OK)
+
+
 def reading(files: list[Path]) -> str:
     """Return the SELECT that reads Parquet files as they are."""
     return f"SELECT * FROM read_parquet([{', '.join(quoted(str(f)) for f in files)}], hive_partitioning = false)"
@@ -151,9 +170,9 @@ def reading(files: list[Path]) -> str:
 
 def _cause(error: Exception, name: str, trace: StoredTrace, sources: list[Path]) -> InputError | MachineError:
     """Return why a table could not be made: the trace is gone or damaged, or the disk does not take it."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).partition("\nLINE ")[0].split())
     if not all(source.exists() for source in sources):
         return InputError(f"{trace.folder}: the trace was removed or replaced meanwhile; ask again")
-    if isinstance(error, OSError) or "write" in text.lower() or "space" in text.lower():
+    if isinstance(error, OSError) or re.search("write|space|denied", text, re.IGNORECASE):
         return MachineError(f"{trace.folder}: the table {name} cannot be written: {text}")
     return InputError(f"the store is damaged: {text}; ingest the trace again")

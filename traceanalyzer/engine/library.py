@@ -9,6 +9,7 @@ A header is the run of `--` lines at the top of a file:
     -- Parameters:
     --   threshold_us (number: 0..) = 10: what it does
     --   kind (text: all|kernel) = all: what it does
+    -- Empty: what it means that there are no rows; shown as a note when there are none (can be left out).
     -- Example: traceanalyzer query STORE name
     -- Columns:
     --   total_ns (ns, summed): what it holds
@@ -32,8 +33,11 @@ _N = TypeVar("_N", int, float)
 
 _PARAMETER: Final = re.compile(r"(\w+) \((text|number|integer|boolean)(?:: ([^)]+))?\) = ([^:]*): (.+)")
 _COLUMN: Final = re.compile(r"(\w+) \(([^)]+)\): (.+)")
+_USED_PARAMETER: Final = re.compile(r"\$([A-Za-z_]\w*)\b(?!\$)")
+_TEXTS: Final = re.compile(r"""("(?:[^"]|"")*")|'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\2\$""", re.DOTALL)
+_QUERY_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _SUMMED: Final = ", summed"
-_SECTIONS: Final = ("Parameters:", "Example:", "Columns:")
+_SECTIONS: Final = ("Parameters:", "Empty:", "Example:", "Columns:")
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class SqlFile:
     summary: str
     description: str
     parameters: tuple[Parameter, ...]
+    empty: str
+    """What it means that there are no rows."""
     example: str
     columns: tuple[Column, ...]
     body: str
@@ -104,12 +110,22 @@ class SqlFile:
     def with_defaults(self) -> str:
         """Return the SQL with the parameters' defaults in their places."""
         values = {p.name: p.parse(p.default) for p in self.parameters}
-        return re.sub(r"\$(\w+)", lambda match: literal(values[match.group(1)]), self.body)
+        return _USED_PARAMETER.sub(lambda match: literal(values[match.group(1)]), self.body)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it comes with the tool."""
+        return self.path.is_relative_to(sql_folder())
 
     @property
     def works_without_gpu(self) -> bool:
         """Whether the query has an answer for traces without GPU events; its header says so."""
         return "Works without GPU events." in self.description
+
+
+def without_texts(sql: str) -> str:
+    """Return an SQL text without its strings and comments; quoted names stay."""
+    return _TEXTS.sub(lambda match: match.group(1) or " ", sql)
 
 
 def literal(value: str | float | int | bool) -> str:
@@ -146,15 +162,39 @@ def queries(folder: Path | None = None) -> dict[str, SqlFile]:
     if not folder.is_dir():
         raise UsageError(f"--queries {folder}: there is no such folder")
     for path in sorted(folder.glob("*.sql")):
-        if path.stem in found:
-            raise UsageError(f"{path}: there is a query {path.stem} already; give the file another name")
-        try:
-            found[path.stem] = parse(path)
-        except (ValueError, OSError) as error:
-            raise UsageError(str(error)) from error
-        if missing := [part for part in ("description", "example", "columns") if not getattr(found[path.stem], part)]:
-            raise UsageError(f"{path}: the header lacks {', '.join(missing)}; CONTRIBUTING.md shows one")
+        query = _own_query(path)
+        if query.name in found:
+            raise UsageError(f"{path}: there is a query {query.name} already; give the file another name")
+        found[query.name] = query
     return dict(sorted(found.items()))
+
+
+def _own_query(path: Path) -> SqlFile:
+    """Return a query of the user's. Raises UsageError when its name or header is not as it must be."""
+    if not _QUERY_NAME.fullmatch(path.stem):
+        raise UsageError(f"{path}: a query's name has small letters, digits and _ only; give the file another name")
+    try:
+        query = parse(path)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if missing := [part for part in ("description", "example", "columns") if not getattr(query, part)]:
+        raise UsageError(f"{path}: the header lacks {', '.join(missing)}; CONTRIBUTING.md shows one")
+    known = {parameter.name for parameter in query.parameters}
+    for name in _USED_PARAMETER.findall(without_texts(query.body)):
+        if name not in known:
+            raise UsageError(
+                f"{path}: the SQL uses ${name}, the header has no such parameter{did_you_mean(name, known)}"
+            )
+    return query
+
+
+def unnamed(text: str, path: Path) -> SqlFile:
+    """Return an SQL text of the user's that has no header, to name its file in errors."""
+    return SqlFile(path.stem, path, "", "", (), "", "", (), text, first_line=1)
 
 
 def named_query(name: str, folder: Path | None = None) -> SqlFile:
@@ -169,8 +209,8 @@ def named_query(name: str, folder: Path | None = None) -> SqlFile:
 
 
 def parse(path: Path) -> SqlFile:
-    """Read an SQL file and its header. Raises ValueError, naming the line, when the header has another form."""
-    lines = path.read_text().splitlines()
+    """Read an SQL file and its header. Raises ValueError, naming file and entry, when the header has another form."""
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
     count = next((n for n, line in enumerate(lines) if not line.startswith("--")), len(lines))
     header = [line.removeprefix("--").removeprefix(" ") for line in lines[:count]]
     title, _, summary = (header[0] if header else "").partition(": ")
@@ -183,6 +223,7 @@ def parse(path: Path) -> SqlFile:
         summary=summary,
         description="\n".join(sections[""]).strip("\n"),
         parameters=tuple(_parameter(path, line) for line in _entries(sections["Parameters:"])),
+        empty=" ".join(map(str.strip, sections["Empty:"])).strip(),
         example=" ".join(sections["Example:"]).strip(),
         columns=_columns(path, _entries(sections["Columns:"])),
         body="\n".join(lines[count:]).strip(),
@@ -220,7 +261,7 @@ def _parameter(path: Path, entry: str) -> Parameter:
     if not match:
         raise ValueError(f"{path}: '{entry}' is not 'name (type) = default: meaning'")
     name, kind, allowed, default, doc = match.groups()
-    parameter = Parameter(name, kind, allowed or "", default.strip(), doc)
+    parameter = Parameter(name, kind, (allowed or "").replace(" ", ""), default.strip(), doc)
     try:
         parameter.parse(parameter.default)
     except UsageError as error:
@@ -232,6 +273,8 @@ def _columns(path: Path, entries: list[str]) -> tuple[Column, ...]:
     """Return the columns described; 'as gpu_events' takes those of that file, 'as derived/x' of one in that folder."""
     if len(entries) == 1 and entries[0].startswith("as "):
         other = entries[0].removeprefix("as ")
+        if other == path.stem or not path.is_relative_to(sql_folder()):
+            raise ValueError(f"{path}: 'Columns: {entries[0]}' is for files beside those of the tool; list the columns")
         return parse((path.parent.parent / f"{other}.sql") if "/" in other else path.with_stem(other)).columns
     return tuple(_column(path, entry) for entry in entries)
 

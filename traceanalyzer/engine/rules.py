@@ -9,14 +9,18 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from traceanalyzer.engine.library import sql_folder
 from traceanalyzer.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    import duckdb
 
 CLASSES: Final = ("computation", "communication", "memcpy")
 OTHER: Final = "other"
@@ -26,7 +30,7 @@ _COLUMNS: Final = ("order", "id", "pattern", "unless", "class", "category", "sub
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: a name (in lower case) that matches `pattern` but not `unless` is of this class and category."""
+    """One rule: a name that matches `pattern` but not `unless`, in any case, is of this class and category."""
 
     id: str
     pattern: str
@@ -37,9 +41,12 @@ class Rule:
     why: str
 
     def condition(self, text: str) -> str:
-        """Return the SQL condition that the rule puts on the SQL expression `text`. In `.`, newlines count too."""
-        matches = f"regexp_matches({text}, {quoted(self.pattern)}, 's')"
-        return f"{matches} AND NOT regexp_matches({text}, {quoted(self.unless)}, 's')" if self.unless else matches
+        """Return the SQL condition that the rule puts on the SQL expression `text`.
+
+        Patterns mind no case, and their `.` takes newlines too.
+        """
+        matches = f"regexp_matches({text}, {quoted(self.pattern)}, 'is')"
+        return f"{matches} AND NOT regexp_matches({text}, {quoted(self.unless)}, 'is')" if self.unless else matches
 
 
 @dataclass(frozen=True)
@@ -89,17 +96,24 @@ def load(path: Path | None = None) -> Rules:
     known = {rule.category for rule in built_in().rules} | {OTHER}
     try:
         own = _read(path, categories=known)
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--rules {path}: not UTF-8 text; save it as CSV in UTF-8, with commas") from error
+    except (OSError, csv.Error) as error:
         raise UsageError(f"--rules {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return Rules((*own, *built_in().rules))
 
 
 def _read(path: Path, categories: set[str] | None) -> list[Rule]:
     """Return the rules of a CSV file by their order; `categories` are those to check against, None checks nothing."""
+    import duckdb
+
     reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
     missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
     if missing:
-        raise UsageError(f"{path}: line 1: the columns {', '.join(missing)} are missing ({', '.join(_COLUMNS)})")
+        raise UsageError(
+            f"{path}: line 1: the columns {', '.join(missing)} are missing; it must name {','.join(_COLUMNS)}"
+        )
+    connection = duckdb.connect() if categories is not None else None
     ordered: list[tuple[float, Rule]] = []
     seen = {rule.id: "built in" for rule in built_in().rules} if categories is not None else {}
     for row in reader:
@@ -108,8 +122,8 @@ def _read(path: Path, categories: set[str] | None) -> list[Rule]:
         if rule.id in seen or not rule.id:
             raise UsageError(f"{where}: the id '{rule.id}' is {seen.get(rule.id, 'empty')}; every rule needs its own")
         seen[rule.id] = f"used in line {reader.line_num} already"
-        if categories is not None:
-            _check(rule, categories, where)
+        if connection and categories is not None:
+            _check(rule, categories, where, connection)
         ordered.append((_order(row["order"], where), rule))
     return [rule for _, rule in sorted(ordered, key=lambda pair: pair[0])]
 
@@ -129,12 +143,15 @@ def _rule(row: dict[str, str | None]) -> Rule:
 
 def _order(text: str | None, where: str) -> float:
     try:
-        return float(text or "")
+        order = float(text or "")
     except ValueError:
-        raise UsageError(f"{where}: the order '{text}' is no number") from None
+        order = math.nan
+    if not math.isfinite(order):
+        raise UsageError(f"{where}: the order '{text}' is no number")
+    return order
 
 
-def _check(rule: Rule, categories: Iterable[str], where: str) -> None:
+def _check(rule: Rule, categories: Iterable[str], where: str, connection: duckdb.DuckDBPyConnection) -> None:
     """Raise UsageError when DuckDB does not take the patterns, or class or category are unknown."""
     import duckdb
 
@@ -142,7 +159,7 @@ def _check(rule: Rule, categories: Iterable[str], where: str) -> None:
         raise UsageError(f"{where}: the pattern is empty, which would match every name")
     for pattern in filter(None, (rule.pattern, rule.unless)):
         try:
-            duckdb.connect().execute("SELECT regexp_matches('', $pattern)", {"pattern": pattern})
+            connection.execute("SELECT regexp_matches('', $pattern)", {"pattern": pattern})
         except duckdb.Error as error:
             why = " ".join(str(error).split()).removeprefix("Invalid Input Error: ")
             raise UsageError(f"{where}: DuckDB does not take the pattern '{pattern}': {why}") from error

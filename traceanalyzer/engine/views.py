@@ -8,23 +8,39 @@ from __future__ import annotations
 
 import graphlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from traceanalyzer import schema
 from traceanalyzer.engine import library
-from traceanalyzer.engine.derived import DerivedTables, reading, used
-from traceanalyzer.errors import InputError
+from traceanalyzer.engine.derived import DerivedTables, reading
+from traceanalyzer.engine.result import query_error
+from traceanalyzer.errors import InputError, UsageError
 from traceanalyzer.store.store import StoredTrace
 
 if TYPE_CHECKING:
     import duckdb
 
-_RAW: Final = re.compile(r"\braw\.(\w+)")
-_NAME: Final = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
-_QUERY: Final = re.compile(r"\bqueries\.(\w+)")
-_ASKS_FOR_NAMES: Final = re.compile(r"\b(information_schema|duckdb_\w+|pg_catalog|show|sqlite_master)\b", re.IGNORECASE)
+_SCHEMAS: Final = ("raw", "derived", "queries")
+_WORD: Final = r'(?:"[^"]+"|[A-Za-z_]\w*)'
+_PATH: Final = re.compile(rf"{_WORD}(?:\s*\.\s*{_WORD})*")
+_ASKS_FOR_NAMES: Final = {"information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "show", "pg_catalog"}
 """What asks which views there are."""
+
+
+def names_in(text: str) -> set[str]:
+    """Return what an SQL text may name, in small letters: 'x', and of the schemas that are ours 'raw.x'.
+
+    More than it really uses, such as columns and its own names; never less.
+    """
+    found = set()
+    for path in _PATH.finditer(library.without_texts(text)):
+        parts = [word.strip('"').lower() for word in re.findall(_WORD, path.group())]
+        found |= {part for n, part in enumerate(parts) if n == 0 or parts[n - 1] not in _SCHEMAS}
+        found |= {f"{a}.{b}" for a, b in pairwise(parts) if a in _SCHEMAS}
+    return found
 
 
 @dataclass
@@ -36,8 +52,10 @@ class Views:
     devices: tuple[int, ...]
     derived: DerivedTables
     queries: dict[str, library.SqlFile]
+    check: Callable[[library.SqlFile], object]
+    """Raises an error for a query that does more than read; called before a query becomes a view."""
     _bodies: dict[str, str] = field(init=False)
-    _uses: dict[str, set[str]] = field(init=False)
+    _uses: dict[str, set[str]] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -45,46 +63,75 @@ class Views:
         for name, query in self.queries.items():
             if name not in self._bodies:  # a view of that name would be hidden from all views beside it
                 self._bodies[f"queries.{name}"] = query.with_defaults()
-        self._uses = {name: self._used(body) - {name} for name, body in self._bodies.items()}
-        for name in ("raw", "derived", "queries"):
+        for name in _SCHEMAS:
             self.connection.execute(f"CREATE SCHEMA {name}")
         for macro in library.load("macros").values():
             self.connection.execute(macro.body)
 
-    def _used(self, text: str) -> set[str]:
-        """Return the views that an SQL text names; `raw.x` names the stored table, not the view x."""
-        names = {name.lower() for name in _NAME.findall(text)}
-        names |= {f"queries.{name.lower()}" for name in _QUERY.findall(text)}
-        return names & self._bodies.keys()
+    def _used_by(self, name: str) -> set[str]:
+        if name not in self._uses:
+            self._uses[name] = names_in(self._bodies[name]) - {name}
+        return self._uses[name]
 
     def make(self, text: str) -> None:
         """Make the views that an SQL text uses, directly or through others, as far as they are not there.
 
-        Makes all for a text that asks which there are. Raises InputError when the store is damaged.
+        Makes all views for a text that asks which there are. Raises InputError when the store is damaged, UsageError
+        when queries of the user's use each other in a circle.
         """
+        names = names_in(text)
+        names |= library.load("views").keys() if names & _ASKS_FOR_NAMES else set()
+        wanted = sorted(names & self._bodies.keys())
+        for name in wanted:  # grows
+            names |= self._used_by(name)
+            wanted += sorted((self._used_by(name) & self._bodies.keys()) - set(wanted))
+        for table in schema.STORED:
+            if f"raw.{table}" in names:
+                self._stored(f"raw.{table}", self._raw(table))
+        for table in library.load("derived"):
+            if f"derived.{table}" in names:
+                self._derived(table)
+        order = graphlib.TopologicalSorter({name: self._used_by(name) & set(wanted) for name in wanted})
+        try:
+            for name in order.static_order():
+                self._view(name)
+        except graphlib.CycleError as error:
+            raise UsageError(f"queries use each other in a circle: {' -> '.join(error.args[1])}") from error
+
+    def _view(self, name: str) -> None:
         import duckdb
 
-        wanted = list(self._bodies if _ASKS_FOR_NAMES.search(text) else self._used(text))
-        for name in wanted:  # grows
-            wanted.extend(self._uses[name] - set(wanted))
-        bodies = [text, *(self._bodies[name] for name in wanted)]
-        raw = {table for body in bodies for table in _RAW.findall(body)}
-        derived = {table for body in bodies for table in used(body)}
+        query = self.queries[name.removeprefix("queries.")] if name.startswith("queries.") else None
+        if query:
+            self.check(query)
         try:
-            for table in sorted(raw & set(schema.STORED)):
-                self._once(f"raw.{table}", self._raw(table))
-            for table in sorted(derived & library.load("derived").keys()):
-                self._once(f"derived.{table}", reading(self.derived.files(table, self.traces)))
+            self._once(name, self._bodies[name])
         except duckdb.Error as error:
-            raise InputError(f"the store is damaged: {' '.join(str(error).split())}; ingest the trace again") from error
-        for name in graphlib.TopologicalSorter(self._uses).static_order():
-            if name in wanted:
-                self._once(name, self._bodies[name])
+            raise query_error(error, query) from error
 
     def _once(self, name: str, body: str) -> None:
         if name not in self._made:
             self.connection.execute(f"CREATE VIEW {name} AS {body}")
             self._made.add(name)
+
+    def _stored(self, name: str, body: str) -> None:
+        import duckdb
+
+        try:
+            self._once(name, body)
+        except duckdb.Error as error:
+            text = " ".join(str(error).partition("\nLINE ")[0].split())
+            raise InputError(f"the store is damaged: {text}; remove the run and ingest its traces again") from error
+
+    def _derived(self, table: str) -> None:
+        """Make the view of a derived table; a file that cannot be read is made anew, as everything in it can be."""
+        import duckdb
+
+        try:
+            self._once(f"derived.{table}", reading(self.derived.files(table, self.traces)))
+        except duckdb.Error:
+            self.derived.drop(table, self.traces)
+            self._stored(f"derived.{table}", reading(self.derived.files(table, self.traces)))
 
     def _raw(self, table: str) -> str:
         select = reading([trace.file(table) for trace in self.traces])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,10 +21,12 @@ import orjson
 
 from traceanalyzer import __version__, schema
 from traceanalyzer.errors import InputError, MachineError, UsageError
-from traceanalyzer.store.layout import LOCK, MANIFEST, STAGING, STORE_FILE, trace_folder
+from traceanalyzer.store.layout import DERIVED, LOCK, MANIFEST, STAGING, STORE_FILE, trace_folder
 from traceanalyzer.store.manifest import Identity, Manifest, write_json
 
 TRACE_ID_LENGTH: Final = 12
+_ABANDONED_S: Final = 3600
+"""Age of a half-written derived table of which no process can still be busy with it."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,10 @@ class StoreWriter:
         """Remove what killed writers left: staged files, folders without manifest, replaced traces."""
         shutil.rmtree(self.store.root / STAGING, ignore_errors=True)
         keep = {trace.folder for trace in self._existing}
+        for path in self.store.root.glob(f"run=*/collector=*/rank=*/*/{DERIVED}/*.tmp"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink()
         for folder in self.store.root.glob("run=*/collector=*/rank=*/*"):
             if folder not in keep:
                 _remove(folder)
@@ -266,7 +273,9 @@ def writing(root: Path) -> Iterator[StoreWriter]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise MachineError(f"{root}: another ingest is writing to this store; wait for it to end") from error
+        raise MachineError(f"{root}: another process is writing to this store; wait for it to end") from error
+    except OSError as error:
+        raise MachineError(f"{root}: the store cannot be written: {error.strerror or error}") from error
     try:
         if not (root / STORE_FILE).exists():
             write_json(root / STORE_FILE, {"schema_version": schema.VERSION, "made_by": f"traceanalyzer {__version__}"})
