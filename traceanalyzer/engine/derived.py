@@ -7,7 +7,6 @@ make the same one do the work twice, and either's result stands. A trace never c
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -94,13 +93,15 @@ class DerivedTables:
 
     def _key(self, name: str) -> str:
         """Return the hash of everything that decides what is in the table."""
+        import xxhash
+
         if name not in self._keys:
             body = library.load("derived")[name].body
             parts = [str(schema.VERSION), body, *(macro.body for macro in library.load("macros").values())]
             parts += [self._key(needed) for needed in used(body)]
             if re.search(r"\bkernel_rules\b", body):
                 parts.append(self.rules.digest)
-            self._keys[name] = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+            self._keys[name] = xxhash.xxh3_64_hexdigest("\0".join(parts).encode())
         return self._keys[name]
 
     def _make(self, name: str, traces: list[StoredTrace]) -> None:

@@ -7,7 +7,6 @@ on each distinct name of a trace and not on each event.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import math
 from collections.abc import Iterable
@@ -58,7 +57,9 @@ class Rules:
     @property
     def digest(self) -> str:
         """A hash that changes with anything that the rules say."""
-        return hashlib.sha256(repr(self.rules).encode()).hexdigest()
+        import xxhash  # an import that is cheap only when it is needed
+
+        return xxhash.xxh3_128_hexdigest(repr(self.rules).encode())
 
     def statements(self) -> list[str]:
         """Return the SQL that makes the table `kernel_rules` and the macro `first_rule(name)`, the id or NULL."""
