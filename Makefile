@@ -23,11 +23,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	@rm -rf $(DEMO)
-	$(BIN)/traceanalyzer ingest sample_traces --store $(DEMO) --run sample
+	$(BIN)/traceanalyzer ingest sample_traces --store $(DEMO) --run proxy
 	@echo
 	$(BIN)/traceanalyzer query $(DEMO) timeline
 	@echo
 	$(BIN)/traceanalyzer query $(DEMO) kernel_summary --rank 0
+	@echo
+	@$(BIN)/python sample_traces/compare.py $(DEMO)
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m 'not packaging'

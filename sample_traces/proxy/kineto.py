@@ -1,0 +1,238 @@
+"""Writes the model as the PyTorch profiler would have recorded it: JSON, gzip."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.host import EVALUATE, Launch, Span, launches, spans
+from proxy.model import RANKS, STEPS, Work, clock_offset_ns, window
+
+BASE_NS: Final = 1_782_967_788_000_000_000
+"""What the trace's times count from; the unit of the trace is then microseconds since."""
+_BEGIN_NS: Final = 7_000_000_000
+_FIRST_STEP: Final = 12
+_HOST_PID: Final = 4_000
+_AUTOGRAD_TID: Final = 4_187
+_BLOCK: Final = 256
+_FORWARD_OF: Final = {
+    "MmBackward0": "aten::mm",
+    "BmmBackward0": "aten::bmm",
+    "EmbeddingBackward0": "aten::embedding",
+    "ToCopyBackward0": "aten::copy_",
+    "MulBackward0": "aten::mul",
+}
+Event = dict[str, Any]
+
+
+def write(path: Path, rank: int, steps: int = STEPS, *, with_host: bool) -> None:
+    """Write the trace of a rank; without the host side there are only kernels and copies."""
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+        text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+        head, tail = _keys(rank, with_host=with_host)
+        text.write("{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()))
+        text.write(',\n  "traceEvents": [\n')
+        separator = "  "
+        for event in _events(rank, steps, with_host=with_host):
+            text.write(separator + json.dumps(event, ensure_ascii=False))
+            separator = ",\n  "
+        text.write("\n  ],\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in tail.items()) + "\n}\n")
+        text.flush()
+        text.detach()
+
+
+def _keys(rank: int, *, with_host: bool) -> tuple[Event, Event]:
+    """Return the top-level keys before and behind the events; older profilers write the base time behind."""
+    gpu = {"id": rank, "name": "AMD Instinct MI350X", "totalGlobalMem": 309220868096, "computeMajor": 9}
+    info = {"backend": "nccl", "rank": rank, "world_size": RANKS, "pg_count": 1}
+    head = {"schemaVersion": 1, "deviceProperties": [gpu], "roctracer_version": 4.1, "distributedInfo": info}
+    if with_host:
+        head |= {"record_shapes": 1, "profile_memory": 1}
+    times = {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
+    tail = {"traceName": f"/results/deepseek_v4_flash_proxy-rank[{rank}].pt.trace.json"}
+    return (head, tail | times) if rank % 2 else (head | times, tail)
+
+
+def _events(rank: int, steps: int, *, with_host: bool) -> Iterator[Event]:
+    works = window(rank, steps)
+    made = launches(works)
+    writer = _Writer(rank)
+    if with_host:
+        yield from writer.host(made)
+    for number, launch in enumerate(made):
+        if with_host:
+            yield writer.runtime(launch, number)
+            yield writer.arrow("s", launch.start_ns, number, _HOST_PID, writer.tid(launch.work.thread))
+        yield writer.gpu(launch, number)
+        if with_host:
+            yield writer.arrow("f", launch.work.start_ns, number, rank, launch.work.stream)
+    yield from writer.names()
+    if with_host:
+        first, last = writer.us(works[0].start_ns - 50_000), writer.us(max(work.end_ns for work in works) + 50_000)
+        yield {
+            **{"ph": "X", "cat": "Trace", "ts": first, "dur": round(last - first, 3), "pid": "Spans"},
+            **{"tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "args": {"Op count": 0}},
+        }
+        yield {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": last}
+
+
+class _Writer:
+    """Makes the events of one rank, with the ids that tie them together."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._external: dict[int, int] = {}
+        self._forward: dict[tuple[int, str, str], list[int]] = {}
+        self._sequence = 0
+
+    def us(self, time_ns: int) -> float:
+        """Return a time on rank 0's clock as this rank's profiler writes it."""
+        return (time_ns + _BEGIN_NS + clock_offset_ns(self.rank)) / 1000
+
+    def tid(self, thread: str) -> int:
+        return _AUTOGRAD_TID if thread == "autograd" else _HOST_PID
+
+    def host(self, made: list[Launch]) -> Iterator[Event]:
+        """Yield steps, annotations, operators and memory events."""
+        by_step: dict[int, list[Launch]] = {}
+        for launch in made:
+            by_step.setdefault(launch.work.step, []).append(launch)
+        begins = [min(launch.start_ns - launch.before_ns for launch in group) - 200 for group in by_step.values()]
+        begins.append(max(launch.work.end_ns for launch in made) + 30_000)
+        number = 0
+        for step in by_step:
+            name, start, end = f"ProfilerStep#{_FIRST_STEP + step}", begins[step], begins[step + 1] - 100
+            yield self._host("user_annotation", name, "main", start, end, {"External id": 1_000_000 + step})
+        for number, span in enumerate(spans(made), 1):
+            yield self._span(span, number)
+        yield from self._memory(made, number)
+
+    def _span(self, span: Span, number: int) -> Event:
+        args: Event = {"External id": number, "Ev Idx": number}
+        for launch in span.launches:
+            self._external[id(launch)] = number
+        work = span.launches[0].work if span.launches else None
+        if span.name in ("Optimizer.step#FusedAdam.step",) or span.name.startswith("fused_mega_moe"):
+            return self._host("user_annotation", span.name, span.thread, span.start_ns, span.end_ns, args)
+        if work and work.collective:
+            args |= _collective(work)
+        args |= self._sequence_number(span, work)
+        return self._host("cpu_op", span.name, span.thread, span.start_ns, span.end_ns, args)
+
+    def _sequence_number(self, span: Span, work: Work | None) -> Event:
+        """Return the number that a forward operator shares with its node of the backward pass."""
+        if work is None:
+            return {}
+        if work.phase == "fwd" and not span.name.startswith("record_"):
+            self._sequence += 1
+            self._forward.setdefault((work.step, work.module, span.name), []).append(self._sequence)
+            return {"Sequence number": self._sequence}
+        node = next((n.removeprefix(EVALUATE) for n in reversed(work.nodes) if n.startswith(EVALUATE)), None)
+        if node is None or span.name.removeprefix(EVALUATE) != node:
+            return {}
+        forward = _FORWARD_OF.get(node, node.removesuffix("Backward"))
+        numbers = self._forward.get((work.step, work.module, forward))
+        return {"Sequence number": numbers[-1], "Fwd thread id": 1} if numbers else {}
+
+    def _memory(self, made: list[Launch], number: int) -> Iterator[Event]:
+        """Yield an allocation where a module's forward begins, and its release where its backward ends."""
+        total, size = 48 << 30, 192 << 20
+        held: dict[tuple[int, str], int] = {}
+        for launch in made:
+            work = launch.work
+            key = (work.step, work.module)
+            change = size if work.phase == "fwd" and key not in held else 0
+            if work.phase == "bwd" and held.get(key) == 1:
+                change = -size
+            if not change:
+                continue
+            held[key] = 1 if change > 0 else 0
+            number, total = number + 1, total + change
+            args = {"Total Reserved": 96 << 30, "Total Allocated": total, "Bytes": change, "Device Id": self.rank}
+            args |= {"Device Type": 6, "Addr": (127 << 40) + number * size, "Ev Idx": number}
+            yield {
+                **{"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": _HOST_PID},
+                **{"tid": self.tid(work.thread), "ts": self.us(launch.start_ns), "args": args},
+            }
+
+    def runtime(self, launch: Launch, number: int) -> Event:
+        """Return the call that launched a piece of work."""
+        args: Event = {"cid": 107, "correlation": 5_000 + number}
+        if external := self._external.get(id(launch)):
+            args = {"External id": external, **args}
+        if not launch.work.is_copy:
+            args |= {"kernel": launch.work.name, **_shape(launch.work), "shared memory": 0}
+        return self._host("cuda_runtime", launch.work.api, launch.work.thread, launch.start_ns, launch.end_ns, args)
+
+    def gpu(self, launch: Launch, number: int) -> Event:
+        """Return a kernel or copy."""
+        work = launch.work
+        args: Event = {"device": self.rank, "stream": work.stream, "correlation": 5_000 + number}
+        if external := self._external.get(id(launch)):
+            args = {"External id": external, **args}
+        if work.is_copy:
+            args |= {"kind": work.name.split()[1], "bytes": str(max(work.dur_ns // 8, 1) * 64)}
+        else:
+            args |= {"kind": "Dispatch Kernel", **_shape(work)}
+            if work.collective and external:
+                args |= _collective(work)
+        return {
+            **{"ph": "X", "cat": "gpu_memcpy" if work.is_copy else "kernel", "name": work.name, "pid": self.rank},
+            **{"tid": work.stream, "ts": self.us(work.start_ns), "dur": work.dur_ns / 1000, "args": args},
+        }
+
+    def arrow(self, phase: str, time_ns: int, number: int, pid: int, tid: int) -> Event:
+        """Return an end of the arrow from a launch to its work."""
+        end = {"bp": "e"} if phase == "f" else {}
+        return {
+            **{"ph": phase, "id": 5_000 + number, "pid": pid, "tid": tid, "ts": self.us(time_ns)},
+            **{"cat": "ac2g", "name": "ac2g", **end},
+        }
+
+    def names(self) -> Iterator[Event]:
+        """Yield the records that name processes."""
+        for pid, label in ((_HOST_PID, "CPU"), (self.rank, f"GPU {self.rank}")):
+            yield {
+                "name": "process_name",
+                "ph": "M",
+                "ts": self.us(0),
+                "pid": pid,
+                "tid": 0,
+                "args": {"name": "python"},
+            }
+            yield {
+                **{"name": "process_labels", "ph": "M", "ts": self.us(0), "pid": pid, "tid": 0},
+                **{"args": {"labels": label}},
+            }
+
+    def _host(self, cat: str, name: str, thread: str, start_ns: int, end_ns: int, args: Event) -> Event:
+        return {
+            **{"ph": "X", "cat": cat, "name": name, "pid": _HOST_PID, "tid": self.tid(thread)},
+            **{"ts": self.us(start_ns), "dur": (end_ns - start_ns) / 1000, "args": args},
+        }
+
+
+def _shape(work: Work) -> Event:
+    """Return grid and block; hipExtModuleLaunchKernel counts work-items."""
+    blocks = max(work.dur_ns // 500, 1)
+    grid = blocks * _BLOCK if work.api == "hipExtModuleLaunchKernel" else blocks
+    return {"grid": [grid, 1, 1], "block": [_BLOCK, 1, 1]}
+
+
+def _collective(work: Work) -> Event:
+    """Return what the profiler knows of a collective: elements are per rank, not bytes."""
+    dtype, size = ("BFloat16", 2) if work.payload_bytes >= 1 << 20 else ("Float", 4)
+    whole = max(work.payload_bytes // size, 1)
+    ours, theirs = {
+        "reduce_scatter_tensor_coalesced": (whole, whole // RANKS),
+        "allgather_into_tensor_coalesced": (whole // RANKS, whole),
+    }.get(work.collective, (whole, whole))
+    return {
+        **{"Collective name": work.collective, "dtype": dtype, "In msg nelems": ours, "Out msg nelems": theirs},
+        **{"In split size": "[]", "Out split size": "[]", "Group size": RANKS, "Process Group Name": "0"},
+        **{"Process Group Description": "default_pg", "Process Group Ranks": str(list(range(RANKS)))},
+    }
