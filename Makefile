@@ -23,7 +23,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	@rm -rf $(DEMO)
-	$(BIN)/traceanalyzer ingest sample_traces --store $(DEMO) --run proxy
+	$(BIN)/traceanalyzer ingest sample_traces/pytorch --store $(DEMO) --run proxy
 	@echo
 	$(BIN)/traceanalyzer query $(DEMO) timeline
 	@echo

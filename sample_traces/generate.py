@@ -1,4 +1,4 @@
-"""Writes the sample traces: two training steps of a modelled run on eight GPUs, and the truth about them.
+"""Writes the sample traces: two modelled training steps as three collectors record them, and the truth about them.
 
 usage: python sample_traces/generate.py [FOLDER] [--steps N]
 
@@ -11,15 +11,20 @@ import argparse
 import json
 from pathlib import Path
 
-from proxy import kineto
-from proxy.model import RANKS, STEPS
+from proxy import kineto, logs, rocm_trace_lite, rocprofv3
+from proxy.collectors import RTL_LITE
+from proxy.model import RANKS, STEPS, STRAGGLER
 from proxy.truth import truth
 
 HERE = Path(__file__).parent
 
 
 def write(folder: Path, steps: int = STEPS) -> list[Path]:
-    """Write all traces and truth.json into `folder`; return the traces. Only rank 0 has its host side."""
+    """Write everything into `folder`; return the traces.
+
+    Of the PyTorch traces only rank 0 has its host side; rocprofv3 records rank 0 and a helper process,
+    rocm_trace_lite ranks 0 and 5 into one merged database.
+    """
     paths = []
     for rank in range(RANKS):
         name = f"primus-megatron-exp[deepseek-v4-flash-proxy]-rank[{rank}].1782967788000000000.pt.trace.json.gz"
@@ -27,6 +32,10 @@ def write(folder: Path, steps: int = STEPS) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         kineto.write(path, rank, steps, with_host=rank == 0)
         paths.append(path)
+    paths.append(rocprofv3.write(folder / "rocprofv3", 0, steps))
+    paths.append(rocprofv3.write_helper(folder / "rocprofv3"))
+    paths += rocm_trace_lite.write_merged(folder / "rocm_trace_lite", [0, STRAGGLER], RTL_LITE, steps)
+    logs.write(folder / "logs")
     (folder / "truth.json").write_text(json.dumps(truth(steps), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return paths
 

@@ -91,7 +91,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "python.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(examples) >= 3
-    ingest_files([ROOT / "sample_traces"], tmp_path / "demo-store", run="proxy")
+    ingest_files([ROOT / "sample_traces/pytorch"], tmp_path / "demo-store", run="proxy")
     shutil.copytree(ROOT / "sql", tmp_path / "sql")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

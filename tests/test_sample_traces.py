@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import re
+import sqlite3
+import statistics
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import generate  # of sample_traces, which pytest has on its path
+from proxy import logs, rocm_trace_lite, rocpd, rocprofv3
+from proxy.collectors import RTL_FULL
 from tests import oracle
 from tests.conftest import ROOT
 from tests.engine.test_timeline import COLUMNS, rows_of, values
@@ -34,13 +41,35 @@ def events():
     return oracle.load(PATHS[0])[0]
 
 
+def contents(path):
+    """Return the bytes of a file, decompressed: compressors differ between machines; of a database its rows."""
+    if path.suffix == ".db":
+        with sqlite3.connect(path) as connection:
+            return list(connection.iterdump())
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
 def test_the_generator_writes_what_is_committed(tmp_path):
-    first, second = (generate.write(tmp_path / name) for name in ("first", "second"))
-    assert [path.name for path in first] == [path.name for path in PATHS]
-    for path, again, committed in zip(first, second, PATHS, strict=True):
-        assert path.read_bytes() == again.read_bytes()
-        assert gzip.decompress(path.read_bytes()) == gzip.decompress(committed.read_bytes())
-    assert (tmp_path / "first/truth.json").read_text() == (SAMPLES / "truth.json").read_text()
+    for name in ("first", "second"):
+        generate.write(tmp_path / name)
+    first = {path.relative_to(tmp_path / "first"): path for path in (tmp_path / "first").rglob("*") if path.is_file()}
+    assert len(first) > 30
+    for name, path in first.items():
+        assert path.read_bytes() == (tmp_path / "second" / name).read_bytes()
+        assert contents(path) == contents(SAMPLES / name), name
+    written = {
+        *(
+            path.relative_to(SAMPLES)
+            for kind in ("pytorch", "rocprofv3", "rocm_trace_lite", "logs")
+            for path in (SAMPLES / kind).rglob("*")
+            if path.is_file()
+        )
+    }
+    assert written | {Path("truth.json")} == set(first)
+    assert (
+        sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        < 4e6
+    )
 
 
 def test_the_truth_is_as_published():
@@ -160,3 +189,163 @@ def test_the_comparison_of_the_demo(tmp_path):
     assert lines["window"] == ["522.0", "521.841", "0"]
     assert all(values[-1] == "0" for values in lines.values())
     assert len(lines) == 6
+
+
+# -- the other collectors, read by the standard library alone ---------------------------------------------------
+
+
+def union(intervals):
+    total, end = 0, None
+    for start, stop in sorted(intervals):
+        if end is None or start > end:
+            total, end = total + stop - start, stop
+        elif stop > end:
+            total, end = total + stop - end, stop
+    return total
+
+
+def rocprofv3_json(path):
+    """Return (kernels, copies, calls): name or operation, start, end."""
+    tool = json.loads(gzip.decompress(path.read_bytes()))["rocprofiler-sdk-tool"][0]
+    names = {symbol["kernel_id"]: symbol["formatted_kernel_name"] for symbol in tool["kernel_symbols"]}
+    kinds = tool["strings"]["buffer_records"]
+
+    def times(record):
+        return record["start_timestamp"], record["end_timestamp"]
+
+    records = tool["buffer_records"]
+    assert {kinds[r["kind"]]["kind"] for r in records["kernel_dispatch"]} <= {"KERNEL_DISPATCH"}
+    kernels = [(names[r["dispatch_info"]["kernel_id"]], *times(r)) for r in records["kernel_dispatch"]]
+    copies = [(kinds[r["kind"]]["operations"][r["operation"]], *times(r)) for r in records["memory_copy"]]
+    calls = [(kinds[r["kind"]]["operations"][r["operation"]], *times(r)) for r in records["hip_api"]]
+    return kernels, copies, calls
+
+
+def test_rocprofv3_json_holds_the_truth():
+    path = SAMPLES / "rocprofv3/mi350x-node-0/52000_results.json.gz"
+    assert b"\n" not in gzip.decompress(path.read_bytes())
+    kernels, copies, calls = rocprofv3_json(path)
+    truth = TRUTH["collectors"]["rocprofv3"]
+    assert len(kernels) + len(copies) == len(calls) == truth["work"]
+    assert {name for name, _, _ in copies} == {"HOST_TO_DEVICE", "DEVICE_TO_HOST"}
+    every = [times for _, *times in (*kernels, *copies)]
+    window = max(end for _, end in every) - min(start for start, _ in every)
+    assert (window, union(every)) == (truth["timeline"]["window_ns"], truth["timeline"]["busy_ns"])
+    assert sum(end - start for start, end in every) == truth["total_ns"]
+    assert [start for _, start, _ in kernels] != sorted(start for _, start, _ in kernels)
+    assert 0.85 < statistics.mean((end - start) % 40 == 0 for _, start, end in kernels) < 0.95
+    assert truth["step_ns"] / 1e6 == pytest.approx(5.06 * TRUTH["unprofiled_step_ms"], rel=1e-4)
+    helper = rocprofv3_json(path.with_name("52900_results.json.gz"))
+    assert helper == ([], [], [])
+
+
+def test_every_form_of_rocprofv3_says_the_same(tmp_path):
+    new = rocprofv3.write(tmp_path / "new", 3, 1)
+    old = rocprofv3.write(tmp_path / "old", 3, 1, rocprofv3.VERSION_0_5)
+    kernels, copies, calls = (sorted(rows) for rows in rocprofv3_json(new))
+    assert tuple(sorted(rows) for rows in rocprofv3_json(old)) == (kernels, copies, calls)
+    rows = {}
+    for path in rocpd.write_csv(tmp_path / "csv", 3, 1):
+        with path.open(newline="") as file:
+            rows[path.stem.partition("_")[2]] = list(csv.DictReader(file))
+
+    def of(kind, name):
+        return sorted((r[name], int(r["Start_Timestamp"]), int(r["End_Timestamp"])) for r in rows[kind])
+
+    assert of("kernel_trace", "Kernel_Name") == kernels
+    assert of("hip_api_trace", "Function") == calls
+    assert [
+        (name.removeprefix("MEMORY_COPY_"), *times) for name, *times in of("memory_copy_trace", "Direction")
+    ] == copies
+    with sqlite3.connect(rocpd.write_database(tmp_path / "db", 3, 1)) as connection:
+        assert (
+            connection.execute(
+                "SELECT display_name, k.start, k.end FROM rocpd_kernel_dispatch k JOIN rocpd_info_kernel_symbol s ON s.id = kernel_id"
+                " ORDER BY 1, 2"
+            ).fetchall()
+            == kernels
+        )
+        assert (
+            connection.execute(
+                "SELECT string, r.start, r.end FROM rocpd_region r JOIN rocpd_string s ON s.id = r.name_id ORDER BY 1, 2"
+            ).fetchall()
+            == calls
+        )
+        linked = connection.execute(
+            "SELECT count(*) FROM rocpd_kernel_dispatch k JOIN rocpd_event e ON e.id = k.event_id"
+            " JOIN rocpd_event c ON c.stack_id = e.stack_id AND c.id <> e.id JOIN rocpd_region r ON r.event_id = c.id"
+        ).fetchone()
+        assert linked == (len(kernels),)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert all(name.endswith("_0198a000_0000_7000_8000_000000000003") for name in tables)
+
+
+def test_rocm_trace_lite_holds_the_truth():
+    truth = TRUTH["collectors"]["rocm_trace_lite, lite"]
+    with sqlite3.connect(SAMPLES / "rocm_trace_lite/trace.db") as connection:
+        rows = connection.execute(
+            "SELECT gpuId, d.string, k.string, start, end FROM rocpd_op"
+            " JOIN rocpd_string d ON d.id = description_id JOIN rocpd_string k ON k.id = opType_id"
+        ).fetchall()
+        pids = connection.execute("SELECT value FROM rocpd_metadata WHERE tag = 'pid'").fetchall()
+        busy = dict(connection.execute("SELECT gpuId, busy_ns FROM busy").fetchall())
+    assert pids == [("41000",), ("41005",)]
+    kernels = [row for row in rows if row[0] == 0]
+    assert len(kernels) == truth["work"] == 2 * (3215 - 41 - 8)  # neither collectives nor copies from and to the host
+    assert {kind for _, _, kind, _, _ in kernels} == {"KernelExecution"}
+    assert union((start, end) for *_, start, end in kernels) == truth["timeline"]["busy_ns"]
+    assert busy[0] == truth["total_ns"]
+    assert Counter(kind for gpu, _, kind, _, _ in rows if gpu < 0) == {"UserMarker": 4}
+    assert not [
+        name for _, name, *_ in kernels if "nccl" in name or name.startswith("void ") or re.search(r"\((?!anon)", name)
+    ]
+    assert truth["step_ns"] / 1e6 == pytest.approx(1.44 * TRUTH["unprofiled_step_ms"], rel=1e-4)
+    exported = json.loads(gzip.decompress((SAMPLES / "rocm_trace_lite/trace.json.gz").read_bytes()))["traceEvents"]
+    assert Counter(e["cat"] for e in exported if e["ph"] == "X") == Counter(kind for *_, kind, _, _ in rows)
+
+
+def test_full_mode_also_has_the_collectives(tmp_path):
+    path = rocm_trace_lite.write(tmp_path, 0, RTL_FULL, 1)
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM rocpd_op JOIN rocpd_string s ON s.id = description_id WHERE string LIKE 'ncclDevKernel%'"
+        ).fetchone()
+    assert path.name == "trace_41000.db" and found == (41,)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void at::native::f<4, at::native::g<float> >(int, float)", "at::native::f<4, at::native::g<float> >"),
+        ("void (anonymous namespace)::f<int>(int)", "(anonymous namespace)::f<int>"),
+        ("void at::f<g(int)::{lambda()#1}>(int)", "at::f<g"),
+        ("k_fn_0", "k_fn_0"),
+        ("std::enable_if<true, void>::type vllm::f<8>(int)", "std::enable_if<true, void>::type vllm::f<8>"),
+    ],
+)
+def test_names_as_rocm_trace_lite_cuts_them(name, short):
+    assert rocm_trace_lite.short_name(name) == short
+
+
+def test_logs_hold_the_ladder():
+    for run in TRUTH["runs"]:
+        settled = []
+        for path in sorted((SAMPLES / "logs").glob(f"{run['run']}.repeat*.log")):
+            text = re.sub(r"\x1b\[\d+m", "", path.read_text())
+            steps = [float(ms) for ms in re.findall(r"elapsed time per iteration \(ms\): ([\d.]+)/", text)]
+            assert len(steps) == logs.ITERATIONS and steps[0] > 5 * steps[-1]
+            settled += steps[3:]
+            assert re.search(rf"hip mem usage/\S+ {run['memory_gb']:.2f}GB/", text)
+            assert f"global batch size: {run['global_batch_size']:5d} |" in text
+        assert statistics.mean(settled) == pytest.approx(run["step_ms"], rel=0.003)
+        assert 0.004 < statistics.stdev(settled) / run["step_ms"] < 0.008
+    steps = {run["run"]: run["step_ms"] for run in TRUTH["runs"]}
+    assert (steps["1-baseline"], steps["8-no-recompute"]) == (556.0, 239.8)
+    assert steps["2-attention"] - steps["3-triton-fusions"] == pytest.approx(215.5)
+    assert steps["3-triton-fusions"] - steps["4-grouped-gemm"] == pytest.approx(32.9)
+    assert steps["5-deepep"] - steps["6-megamoe"] == pytest.approx(35.2)
+    assert steps["7-attention-flydsl"] - steps["8-no-recompute"] == pytest.approx(18.4)
+    with (SAMPLES / "logs/perf.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"].endswith("8-no-recompute")]
+    assert len(rows) == logs.REPEATS
+    assert all(float(row["performance"]) == pytest.approx(17_079, rel=0.005) for row in rows)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
+from proxy import logs
+from proxy.collectors import PYTORCH, ROCPROFV3, RTL_FULL, RTL_LITE, UNPROFILED_STEP_MS, Collector, recorded
 from proxy.model import RANKS, STEPS, STRAGGLER, Work, clock_offset_ns, one_step, step_ns, window
 
 PUBLISHED: Final = {
@@ -33,6 +35,28 @@ def truth(steps: int = STEPS) -> dict[str, Any]:
         "timeline": [timeline(window(rank, steps)) for rank in range(RANKS)],
         "per_step": per_step(one_step()),
         "lateness_ns": [_lateness(rank) for rank in range(RANKS)],
+        "collectors": {c.name: _collector(c, steps) for c in (ROCPROFV3, RTL_LITE, RTL_FULL)},
+        "unprofiled_step_ms": UNPROFILED_STEP_MS,
+        "pytorch_factor": PYTORCH.factor,
+        "runs": [
+            {"run": rung.name, "step_ms": rung.step_ms, "memory_gb": rung.memory_gb, "global_batch_size": rung.batch}
+            for rung in (*logs.LADDER, *logs.BATCHES)
+        ],
+    }
+
+
+def _collector(collector: Collector, steps: int) -> dict[str, Any]:
+    """Return what a collector records of rank 0, and where its window went."""
+    works = recorded(0, collector, steps)
+    return {
+        "factor": collector.factor,
+        "step_ns": collector.step_ns,
+        "launch_cost_ns": collector.launch_cost_ns,
+        "work": len(works),
+        "collectives": sum(bool(work.collective) for work in works),
+        "copies": sum(work.is_copy for work in works),
+        "total_ns": sum(work.dur_ns for work in works),
+        "timeline": timeline(works),
     }
 
 

@@ -38,7 +38,7 @@ def check_in_an_empty_environment(folder: Path, *install: str | Path) -> None:
     empty = folder / "empty"
     empty.mkdir()
     tool = binaries / "traceanalyzer"
-    run(tool, "ingest", ROOT / "sample_traces", "--store", "s", "--run", "proxy", cwd=empty)
+    run(tool, "ingest", ROOT / "sample_traces" / "pytorch", "--store", "s", "--run", "proxy", cwd=empty)
     rows = json.loads(run(tool, "query", "s", "timeline", "--format", "json", cwd=empty))
     truth = json.loads((ROOT / "sample_traces" / "truth.json").read_text())["timeline"]
     assert {row["rank"]: row["window_ns"] for row in rows} == {n: of["window_ns"] for n, of in enumerate(truth)}
