@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import generate  # of sample_traces, which pytest has on its path
-from proxy import logs, rocm_trace_lite, rocpd, rocprofv3
+from proxy import kineto, logs, rocm_trace_lite, rocpd, rocprofv3
 from proxy.collectors import RTL_FULL
 from tests import oracle
 from tests.conftest import ROOT
@@ -126,15 +126,27 @@ def test_launches_come_before_their_work(events):
     assert len(set(starts)) == len(starts)
 
 
-def test_spans_of_a_thread_nest(events):
-    """Operators, annotations and calls: of two that share a moment, one holds the other."""
+def test_spans_of_a_thread_nest(events, tmp_path):
+    """Operators, annotations, calls and Python frames: of two that share a moment, one holds the other."""
+    kineto.write(tmp_path / "stacks.json.gz", 0, 1, kineto.WITH_STACKS)
+    with_stacks = oracle.load(tmp_path / "stacks.json.gz")[0]
+    frames = [e for e in with_stacks if e.get("cat") == "python_function"]
+    assert len(frames) > 1000
+    by_id = {e["args"]["Python id"]: e for e in frames}
+    assert all(f["ts"] > by_id[f["args"]["Python parent id"]]["ts"] for f in frames if f["args"]["Python parent id"])
+    assert any(f["name"].startswith("nn.Module: SelfAttention") for f in frames)
+    check_nesting(events)
+    check_nesting(with_stacks)
+
+
+def check_nesting(events):
     for thread in (4000, 4187):
         spans = sorted(
             (e["ts"], -e["dur"], e["dur"], e["name"])
             for e in events
             if e.get("ph") == "X"
             and e["tid"] == thread
-            and e.get("cat") in ("cpu_op", "user_annotation", "cuda_runtime")
+            and e.get("cat") in ("cpu_op", "user_annotation", "cuda_runtime", "python_function")
         )
         assert len(spans) > 2000
         ends = []
@@ -349,3 +361,29 @@ def test_logs_hold_the_ladder():
         rows = [row for row in csv.DictReader(file) if row["model"].endswith("8-no-recompute")]
     assert len(rows) == logs.REPEATS
     assert all(float(row["performance"]) == pytest.approx(17_079, rel=0.005) for row in rows)
+
+
+def test_the_profiler_on_the_sdk_keeps_suffixes(ingested):
+    rows = ingested.sql("SELECT DISTINCT rank, name FROM kernels WHERE name LIKE '%.kd' OR name LIKE '%.kd]'")
+    assert {row["rank"] for row in rows} == {kineto.SDK_RANK}
+    assert "__amd_rocclr_copyBuffer.kd" in {row["name"] for row in rows}
+
+
+def test_full_scale_writes_every_rank_of_every_collector(tmp_path):
+    command = [sys.executable, SAMPLES / "generate.py", tmp_path, "--scale", "full", "--steps", "1"]
+    subprocess.run(command, check=True, capture_output=True)
+    found = Counter(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
+    assert found == {"pytorch": 8, "rocprofv3": 9, "rocm_trace_lite": 10, "rocprofv3_csv": 4, "rocpd": 1}
+    whole = ingest_files(sorted((tmp_path / "pytorch").glob("*.gz")), tmp_path / "store")
+    assert whole.sql("SELECT rank, count(*) AS n FROM runtime_calls GROUP BY rank ORDER BY rank") == [
+        {"rank": rank, "n": 3215} for rank in range(8)
+    ]
+    with sqlite3.connect(tmp_path / "rocm_trace_lite/trace.db") as connection:
+        assert connection.execute("SELECT count(*) FROM rocpd_metadata").fetchone() == (8,)
+        assert connection.execute("SELECT count(DISTINCT gpuId) FROM rocpd_op WHERE gpuId >= 0").fetchone() == (8,)
+
+
+def test_full_scale_asks_for_a_folder():
+    done = subprocess.run([sys.executable, SAMPLES / "generate.py", "--scale", "full"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "name a folder" in done.stderr

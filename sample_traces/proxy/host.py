@@ -22,7 +22,7 @@ _BEHIND_NS: Final = 400
 EVALUATE: Final = "autograd::engine::evaluate_function: "
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The call that launched a piece of work, and the room for operators around it."""
 
@@ -38,7 +38,7 @@ class Launch:
         return self.start_ns + self.dur_ns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """An operator, node or annotation on a host thread; `launch` is the call directly in it, if there is one."""
 
@@ -105,7 +105,26 @@ def _group(group: list[Launch]) -> Iterator[Span]:
             yield Span(name, launch.work.thread, start, end, (launch,) if is_leaf else (), is_leaf)
 
 
+def frames(made: list[Launch]) -> Iterator[tuple[Launch, Launch]]:
+    """Yield the first and last launch of each call of a module: of consecutive work of one module on one thread."""
+    for thread in ("main", "autograd"):
+        ordered = sorted((m for m in made if m.work.thread == thread), key=lambda launch: launch.start_ns)
+        for _, group in groupby(ordered, key=lambda launch: (launch.work.step, launch.work.phase, launch.work.module)):
+            calls = list(group)
+            yield calls[0], calls[-1]
+
+
+def frame_edges(first: Launch, last: Launch, depth: int) -> tuple[int, int]:
+    """Return start and end of the Python frame at a depth (0 to 2), outside of all operators."""
+    ninths = 9 - depth
+    return first.start_ns - first.before_ns * ninths // 9, last.end_ns + last.behind_ns * ninths // 9
+
+
 def _edges(launch: Launch, level: int, levels: int) -> tuple[int, int]:
-    """Return start and end of the span at a level (0 is outermost) around a launch: each strictly inside the last."""
-    inside = levels - level
-    return launch.start_ns - launch.before_ns * inside // levels, launch.end_ns + launch.behind_ns * inside // levels
+    """Return start and end of the span at a level (0 is outermost) around a launch: each strictly inside the last.
+
+    A third of the room is left for Python frames.
+    """
+    ninths = 6 * (levels - level)
+    start = launch.start_ns - launch.before_ns * ninths // (9 * levels)
+    return start, launch.end_ns + launch.behind_ns * ninths // (9 * levels)

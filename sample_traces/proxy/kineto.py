@@ -6,11 +6,12 @@ import gzip
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.host import EVALUATE, Launch, Span, launches, spans
-from proxy.model import RANKS, STEPS, Work, clock_offset_ns, window
+from proxy.host import EVALUATE, Launch, Span, frame_edges, frames, launches, spans
+from proxy.model import RANKS, Work, clock_offset_ns, window
 
 BASE_NS: Final = 1_782_967_788_000_000_000
 """What the trace's times count from; the unit of the trace is then microseconds since."""
@@ -19,6 +20,8 @@ _FIRST_STEP: Final = 12
 _HOST_PID: Final = 4_000
 _AUTOGRAD_TID: Final = 4_187
 _BLOCK: Final = 256
+SDK_RANK: Final = 6
+"""This rank's profiler is built on rocprofiler-sdk, the others' on roctracer."""
 _FORWARD_OF: Final = {
     "MmBackward0": "aten::mm",
     "BmmBackward0": "aten::bmm",
@@ -29,15 +32,33 @@ _FORWARD_OF: Final = {
 Event = dict[str, Any]
 
 
-def write(path: Path, rank: int, steps: int = STEPS, *, with_host: bool) -> None:
-    """Write the trace of a rank; without the host side there are only kernels and copies."""
+@dataclass(frozen=True)
+class Recorded:
+    """How much a profiler recorded."""
+
+    calls: bool
+    """The runtime calls that launched the work."""
+    host: bool
+    """Operators, steps, annotations and memory too."""
+    stacks: bool = False
+    """Python frames too."""
+
+
+GPU_ONLY: Final = Recorded(calls=False, host=False)
+WITH_CALLS: Final = Recorded(calls=True, host=False)
+WITH_HOST: Final = Recorded(calls=True, host=True)
+WITH_STACKS: Final = Recorded(calls=True, host=True, stacks=True)
+
+
+def write(path: Path, rank: int, steps: int, what: Recorded) -> None:
+    """Write the trace of a rank."""
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
-        head, tail = _keys(rank, with_host=with_host)
+        head, tail = _keys(rank, what)
         text.write("{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()))
         text.write(',\n  "traceEvents": [\n')
         separator = "  "
-        for event in _events(rank, steps, with_host=with_host):
+        for event in _events(rank, steps, what):
             text.write(separator + json.dumps(event, ensure_ascii=False))
             separator = ",\n  "
         text.write("\n  ],\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in tail.items()) + "\n}\n")
@@ -45,33 +66,38 @@ def write(path: Path, rank: int, steps: int = STEPS, *, with_host: bool) -> None
         text.detach()
 
 
-def _keys(rank: int, *, with_host: bool) -> tuple[Event, Event]:
+def _keys(rank: int, what: Recorded) -> tuple[Event, Event]:
     """Return the top-level keys before and behind the events; older profilers write the base time behind."""
     gpu = {"id": rank, "name": "AMD Instinct MI350X", "totalGlobalMem": 309220868096, "computeMajor": 9}
     info = {"backend": "nccl", "rank": rank, "world_size": RANKS, "pg_count": 1}
-    head = {"schemaVersion": 1, "deviceProperties": [gpu], "roctracer_version": 4.1, "distributedInfo": info}
-    if with_host:
-        head |= {"record_shapes": 1, "profile_memory": 1}
+    backend = {"rocprofiler-sdk_version": 1.0} if rank == SDK_RANK else {"roctracer_version": 4.1}
+    head: Event = {"schemaVersion": 1, "deviceProperties": [gpu], **backend, "distributedInfo": info}
+    if what.host:
+        head |= {"record_shapes": 1, "profile_memory": 1, **({"with_stack": 1} if what.stacks else {})}
+    if rank % 3 == 2:
+        head |= {"host_name": "mi350x-node-0", "trace_id": f"{rank:032X}"}  # keys that nobody needs
     times = {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
     tail = {"traceName": f"/results/deepseek_v4_flash_proxy-rank[{rank}].pt.trace.json"}
     return (head, tail | times) if rank % 2 else (head | times, tail)
 
 
-def _events(rank: int, steps: int, *, with_host: bool) -> Iterator[Event]:
+def _events(rank: int, steps: int, what: Recorded) -> Iterator[Event]:
     works = window(rank, steps)
     made = launches(works)
     writer = _Writer(rank)
-    if with_host:
+    if what.host:
         yield from writer.host(made)
+    if what.stacks:
+        yield from writer.stacks(made)
     for number, launch in enumerate(made):
-        if with_host:
+        if what.calls:
             yield writer.runtime(launch, number)
             yield writer.arrow("s", launch.start_ns, number, _HOST_PID, writer.tid(launch.work.thread))
         yield writer.gpu(launch, number)
-        if with_host:
+        if what.calls:
             yield writer.arrow("f", launch.work.start_ns, number, rank, launch.work.stream)
     yield from writer.names()
-    if with_host:
+    if what.host:
         first, last = writer.us(works[0].start_ns - 50_000), writer.us(max(work.end_ns for work in works) + 50_000)
         yield {
             **{"ph": "X", "cat": "Trace", "ts": first, "dur": round(last - first, 3), "pid": "Spans"},
@@ -159,6 +185,31 @@ class _Writer:
                 **{"tid": self.tid(work.thread), "ts": self.us(launch.start_ns), "args": args},
             }
 
+    def stacks(self, made: list[Launch]) -> Iterator[Event]:
+        """Yield the Python frames around each call of a module: the wrapper, the module, its forward or backward."""
+        number = 0
+        modules: dict[str, int] = {}
+        for first, last in frames(made):
+            work = first.work
+            module = modules.setdefault(work.module, len(modules) + 1)
+            leaf = "_call_backward" if work.thread == "autograd" else "forward"
+            path = work.module.replace("decoder.layers.", "layer").split(".")
+            parent = None
+            for depth, name in enumerate(
+                (
+                    "torch/nn/modules/module.py(1739): _wrapped_call_impl",
+                    f"nn.Module: {''.join(part.title() for part in path[-1].split('_'))}_{module}",
+                    f"primus/modules/{'/'.join(path)}.py(77): {leaf}",
+                )
+            ):
+                number += 1
+                start, end = frame_edges(first, last, depth)
+                args: Event = {"Python id": number, "Python parent id": parent, "Python thread": 0, "Ev Idx": -number}
+                if depth == 1:
+                    args["Python module id"] = module
+                parent = number
+                yield self._host("python_function", name, work.thread, start, end, args)
+
     def runtime(self, launch: Launch, number: int) -> Event:
         """Return the call that launched a piece of work."""
         args: Event = {"cid": 107, "correlation": 5_000 + number}
@@ -172,16 +223,21 @@ class _Writer:
         """Return a kernel or copy."""
         work = launch.work
         args: Event = {"device": self.rank, "stream": work.stream, "correlation": 5_000 + number}
-        if external := self._external.get(id(launch)):
+        external = self._external.get(id(launch))
+        if external:
             args = {"External id": external, **args}
-        if work.is_copy:
+        is_copy, name = work.is_copy, work.name
+        if self.rank == SDK_RANK:  # whose kernels keep their suffix, and whose copies within a GPU are kernels
+            is_copy = is_copy and "DtoD" not in name
+            name = name if is_copy else _with_suffix("__amd_rocclr_copyBuffer" if work.is_copy else name)
+        if is_copy:
             args |= {"kind": work.name.split()[1], "bytes": str(max(work.dur_ns // 8, 1) * 64)}
         else:
             args |= {"kind": "Dispatch Kernel", **_shape(work)}
             if work.collective and external:
                 args |= _collective(work)
         return {
-            **{"ph": "X", "cat": "gpu_memcpy" if work.is_copy else "kernel", "name": work.name, "pid": self.rank},
+            **{"ph": "X", "cat": "gpu_memcpy" if is_copy else "kernel", "name": name, "pid": self.rank},
             **{"tid": work.stream, "ts": self.us(work.start_ns), "dur": work.dur_ns / 1000, "args": args},
         }
 
@@ -214,6 +270,11 @@ class _Writer:
             **{"ph": "X", "cat": cat, "name": name, "pid": _HOST_PID, "tid": self.tid(thread)},
             **{"ts": self.us(start_ns), "dur": (end_ns - start_ns) / 1000, "args": args},
         }
+
+
+def _with_suffix(name: str) -> str:
+    """Return a kernel's name as the first profilers on rocprofiler-sdk write it."""
+    return f"{name} [clone .kd]" if "(" in name else f"{name}.kd"
 
 
 def _shape(work: Work) -> Event:

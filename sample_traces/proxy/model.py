@@ -30,7 +30,7 @@ _LATENESS: Final = (0.0, 0.10, 0.04, 0.15, 0.07, 0.45, 0.12, 0.02)
 """How much of the shortest coming collective a rank is late at it; below 1, or rank 0 would have to wait."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """One kernel or copy, and what launched it."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,9 +65,8 @@ def write(folder: Path, rank: int, collector: Collector, steps: int) -> Path:
 def write_merged(folder: Path, ranks: list[int], collector: Collector, steps: int) -> list[Path]:
     """Write trace.db, merged from those of several ranks, and its trace.json.gz."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = {rank: _rows(rank, collector, steps) for rank in ranks}
-    _database(folder / "trace.db", rows)
-    _json(folder / "trace.json.gz", [row for of_rank in rows.values() for row in of_rank])
+    _database(folder / "trace.db", {rank: _rows(rank, collector, steps) for rank in ranks})
+    _json(folder / "trace.json.gz", folder / "trace.db")
     return [folder / "trace.db", folder / "trace.json.gz"]
 
 
@@ -72,19 +74,18 @@ Row = tuple[int, int, str | None, int, int, str, str, int]
 """gpuId, queueId, completionSignal, start, end, description, opType, roctxId."""
 
 
-def _rows(rank: int, collector: Collector, steps: int) -> list[Row]:
-    """Return the rows of a rank in the order in which they were committed, which is that of their ends."""
+def _rows(rank: int, collector: Collector, steps: int) -> Iterator[Row]:
+    """Yield the rows of a rank, of each step in the order in which they were committed, which is that of their ends."""
     offset = BOOT_NS + clock_offset_ns(rank)
-    works = recorded(rank, collector, steps)
-    found: list[Row] = []
-    for work in works:
-        start, end = offset + work.start_ns, offset + work.end_ns
-        found.append((rank, _queue(rank, work), _signal(work), start, end, short_name(work.name), "KernelExecution", 0))
-    for step in range(steps):
-        of_step = [work for work in works if work.step == step]
-        start, end = (offset + of_step[0].start_ns - 20_000, offset + of_step[-1].end_ns)
+    for step, group in groupby(recorded(rank, collector, steps), key=lambda work: work.step):
+        works = list(group)
+        found: list[Row] = []
+        for work in works:
+            times = (offset + work.start_ns, offset + work.end_ns)
+            found.append((rank, _queue(rank, work), _signal(work), *times, short_name(work.name), "KernelExecution", 0))
+        start, end = (offset + works[0].start_ns - 20_000, offset + works[-1].end_ns)
         found.append((-1, 0, None, start, end, _MARKER.format(step=step), "UserMarker", step + 1))
-    return sorted(found, key=lambda row: row[4])
+        yield from sorted(found, key=lambda row: row[4])
 
 
 def _queue(rank: int, work: Work) -> int:
@@ -110,7 +111,7 @@ def short_name(name: str) -> str:
     return re.split(r"\((?!anonymous namespace\))", name)[0]
 
 
-def _database(path: Path, of_ranks: dict[int, list[Row]]) -> None:
+def _database(path: Path, of_ranks: Mapping[int, Iterable[Row]]) -> None:
     """Write a database; in one of several processes only the first one's markers keep their ids."""
     path.unlink(missing_ok=True)
     with sqlite3.connect(path) as connection:
@@ -133,32 +134,49 @@ def _database(path: Path, of_ranks: dict[int, list[Row]]) -> None:
     connection.close()
 
 
-def _json(path: Path, rows: list[Row]) -> None:
-    """Write the Chrome JSON, whose times count from the first operation, which is stored nowhere."""
-    rows = sorted((row for row in rows if row[4] > row[3]), key=lambda row: row[3])
-    base = rows[0][3]
+def _json(path: Path, database: Path) -> None:
+    """Write a database as Chrome JSON, whose times count from the first operation, which is stored nowhere."""
+    query = (
+        "SELECT max(gpuId, 0), queueId, completionSignal, start, end, d.string, k.string FROM rocpd_op"
+        " JOIN rocpd_string d ON d.id = description_id JOIN rocpd_string k ON k.id = opType_id"
+        " WHERE end > start ORDER BY start, rocpd_op.id"
+    )
+    with (
+        sqlite3.connect(database) as connection,
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed,
+    ):
+        first, *_ = connection.execute("SELECT min(start) FROM rocpd_op WHERE end > start").fetchone()
+        tracks = _tracks(connection)
+        out = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+        out.write('{"traceEvents":[')
+        for number, (device, track, queue) in enumerate((gpu, n, queue) for (gpu, queue), n in tracks.items()):
+            event: dict[str, Any] = {"name": "thread_name", "ph": "M", "pid": device, "tid": track}
+            event["args"] = {"name": f"HWQ {queue:#x}"}
+            if track == 0:
+                process = {"name": "process_name", "ph": "M", "pid": device, "tid": 0}
+                out.write(("," if number else "") + _compact({**process, "args": {"name": f"GPU {device}"}}))
+            out.write("," + _compact(event))
+        for device, queue, signal, start, end, name, kind in connection.execute(query):
+            args: dict[str, Any] = {"full_name": name, "gpu": device, "queue": queue}
+            if signal:
+                hwq, workgroup, grid = (part.partition("=")[2] for part in signal.split())
+                args |= {"hwq": hwq, "workgroup": workgroup, "grid": grid}
+            event = {"name": name[:57], "cat": kind, "ph": "X", "pid": device, "tid": tracks[device, queue]}
+            event |= {"ts": (start - first) / 1000.0, "dur": (end - start) / 1000.0, "args": args}
+            out.write("," + _compact(event))
+        out.write("]}")
+        out.flush()
+        out.detach()
+
+
+def _tracks(connection: sqlite3.Connection) -> dict[tuple[int, int], int]:
+    """Return (GPU, queue) -> track: the ordinal of the queue on its GPU."""
     tracks: dict[tuple[int, int], int] = {}
-    events: list[dict[str, Any]] = []
-    for gpu, queue, signal, start, end, name, kind, _ in rows:
-        device = max(gpu, 0)
-        track = tracks.setdefault((device, queue), sum(1 for key in tracks if key[0] == device))
-        args: dict[str, Any] = {"full_name": name, "gpu": device, "queue": queue}
-        if signal:
-            hwq, workgroup, grid = (part.partition("=")[2] for part in signal.split())
-            args |= {"hwq": hwq, "workgroup": workgroup, "grid": grid}
-        events.append(
-            {
-                **{"name": name[:57], "cat": kind, "ph": "X", "pid": device, "tid": track},
-                **{"ts": (start - base) / 1000.0, "dur": (end - start) / 1000.0, "args": args},
-            }
-        )
-    names = [
-        {"name": "process_name", "ph": "M", "pid": gpu, "tid": 0, "args": {"name": f"GPU {gpu}"}}
-        for gpu in sorted({gpu for gpu, _ in tracks})
-    ]
-    names += [
-        {"name": "thread_name", "ph": "M", "pid": gpu, "tid": track, "args": {"name": f"HWQ {queue:#x}"}}
-        for (gpu, queue), track in tracks.items()
-    ]
-    text = json.dumps({"traceEvents": [*names, *events]}, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    for device, queue in connection.execute("SELECT DISTINCT max(gpuId, 0), queueId FROM rocpd_op ORDER BY 1, 2"):
+        tracks[device, queue] = sum(1 for gpu, _ in tracks if gpu == device)
+    return tracks
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

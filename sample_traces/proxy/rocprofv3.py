@@ -76,9 +76,9 @@ def pid(rank: int) -> int:
     return _FIRST_PID + rank
 
 
-def write(folder: Path, rank: int, steps: int, version: Version = VERSION_1_0, *, with_hip: bool = True) -> Path:
-    """Write <host>/<pid>_results.json.gz of a rank; without HIP calls it is as `--kernel-trace` alone makes it."""
-    path = folder / HOST / f"{pid(rank)}_results.json.gz"
+def write(folder: Path, rank: int, steps: int, version: Version = VERSION_1_0, *, ending: str = ".json.gz") -> Path:
+    """Write <host>/<pid>_results.json of a rank, compressed or, with ending='.json', not."""
+    path = folder / HOST / f"{pid(rank)}_results{ending}"
     made = launches(recorded(rank, ROCPROFV3, steps))
     recording = _Recording(rank, version, made)
     with _text(path) as out:
@@ -87,8 +87,7 @@ def write(folder: Path, rank: int, steps: int, version: Version = VERSION_1_0, *
             out.write(f"{json.dumps(key)}:{_compact(value)},")
         out.write('"buffer_records":{')
         filled = {"kernel_dispatch": recording.dispatches(), "memory_copy": recording.copies()}
-        if with_hip:
-            filled["hip_api"] = recording.calls()
+        filled["hip_api"] = recording.calls()
         for number, name in enumerate(version.lists):
             out.write(f'{"," if number else ""}"{name}":')
             _list(out, filled.get(name, ()))
@@ -110,6 +109,10 @@ def write_helper(folder: Path) -> Path:
 @contextmanager
 def _text(path: Path) -> Iterator[IO[str]]:
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".json":
+        with path.open("w", encoding="utf-8", newline="\n") as plain:
+            yield plain
+        return
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
         yield text
