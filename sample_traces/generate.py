@@ -12,15 +12,15 @@ import json
 from pathlib import Path
 
 from proxy import kineto, logs, rocm_trace_lite, rocpd, rocprofv3
-from proxy.collectors import RTL_FULL, RTL_LITE
+from proxy.collectors import PYTORCH_ALL_RANKS, RTL_FULL, RTL_LITE, Collector
 from proxy.model import RANKS, STEPS, STRAGGLER
 from proxy.truth import truth
 
 HERE = Path(__file__).parent
 
 
-FULL_STEPS = 64
-"""Steps of rocprofv3 and rocm_trace_lite at full scale: about 150 MB of JSON per rank, and 1.6 million rows."""
+FULL_STEPS = 70
+"""Steps of rocprofv3 and rocm_trace_lite at full scale: about 150 MB of JSON per rank, and 1.8 million rows."""
 FULL_PYTORCH_STEPS = 8
 
 
@@ -49,7 +49,8 @@ def write_full(folder: Path, steps: int = FULL_STEPS, pytorch_steps: int = FULL_
     """
     paths = []
     for rank in range(RANKS):
-        paths.append(_pytorch(folder, rank, pytorch_steps, kineto.WITH_CALLS if rank else kineto.WITH_STACKS))
+        what = kineto.WITH_CALLS if rank else kineto.WITH_STACKS
+        paths.append(_pytorch(folder, rank, pytorch_steps, what, PYTORCH_ALL_RANKS))
         paths.append(rocprofv3.write(folder / "rocprofv3", rank, steps, ending=".json"))
         paths.append(rocm_trace_lite.write(folder / "rocm_trace_lite", rank, RTL_FULL, steps))
     paths.append(rocprofv3.write_helper(folder / "rocprofv3"))
@@ -59,11 +60,11 @@ def write_full(folder: Path, steps: int = FULL_STEPS, pytorch_steps: int = FULL_
     return paths
 
 
-def _pytorch(folder: Path, rank: int, steps: int, what: kineto.Recorded) -> Path:
+def _pytorch(folder: Path, rank: int, steps: int, what: kineto.Recorded, collector: Collector | None = None) -> Path:
     name = f"primus-megatron-exp[deepseek-v4-flash-proxy]-rank[{rank}].1782967788000000000.pt.trace.json.gz"
     path = folder / "pytorch" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    kineto.write(path, rank, steps, what)
+    kineto.write(path, rank, steps, what, collector)
     return path
 
 

@@ -86,7 +86,10 @@ def test_the_truth_is_as_published():
     assert step["optimizer"]["update"]["kernels"] == 321
     assert step["optimizer"]["update"]["span_ns"] / 1e6 == pytest.approx(22.95, abs=0.01)
     assert step["add_in_accumulate_grad_of_experts_ns"] / step["add_ns"] == pytest.approx(0.71, abs=0.005)
-    assert step["collectives"]["reduce_scatter_tensor_coalesced"] == 18
+    assert step["collectives"]["reduce_scatter_tensor_coalesced"]["calls"] == 18
+    exposed = sum(kind["exposed_ns"] for kind in step["collectives"].values())
+    assert exposed == rank_0["exposed_communication_ns"] // 2
+    assert sum(step["idle_ns_by_cause"].values()) == rank_0["idle_ns"] // 2
 
 
 def test_timeline_is_the_truth_to_the_nanosecond(ingested):
@@ -100,6 +103,12 @@ def test_kernels_are_the_truth(ingested):
     assert {row["name"]: row["total_ns"] for row in rows} == {n: 2 * t for n, t in step["total_ns_by_name"].items()}
     assert {row["name"]: row["events"] for row in rows} == {n: 2 * c for n, c in step["events_by_name"].items()}
     assert not [row for row in ingested.named("kernel_categories") if row["category"] == "other"]
+    categories = {
+        row["subcategory"]: row["total_ns"]
+        for row in ingested.named("kernel_categories")
+        if row["rank"] == 0 and row["category"] == "mega_moe"
+    }
+    assert categories == {stage: 2 * total for stage, total in step["mega_moe_ns"].items()}
     stages = [row for row in ingested.named("moe_stages") if row["rank"] == 0 and row["implementation"] == "mega_moe"]
     assert sum(row["total_ns"] for row in stages) / 1e6 == pytest.approx(96.3, abs=0.05)
 
@@ -179,6 +188,17 @@ def test_backward_nodes_share_the_number_of_their_forward(events):
     backward = {e["args"]["Sequence number"] for e in events if "Fwd thread id" in e.get("args", {})}
     assert len(backward) > 300
     assert backward <= forward
+    arrows = {phase: [e for e in events if e.get("cat") == "fwdbwd" and e["ph"] == phase] for phase in "sf"}
+    assert len(arrows["s"]) == len(arrows["f"]) > 300
+    assert all(s["id"] == f["id"] and s["ts"] < f["ts"] for s, f in zip(arrows["s"], arrows["f"], strict=True))
+
+
+def test_operators_have_shapes(events):
+    adds = [e for e in events if e.get("name") == "aten::add_" and e["cat"] == "cpu_op"]
+    dims = Counter(str(e["args"]["Input Dims"][0]) for e in adds)
+    assert (dims["[32, 4096, 4096]"], dims["[32, 2048, 4096]"], dims["[129408, 4096]"]) == (16, 16, 2)
+    [q_up, *_] = [e for e in events if e.get("name") == "aten::mm" and [1024, 32768] in e["args"]["Input Dims"]]
+    assert q_up["args"]["Input Strides"] == [[1024, 1], [32768, 1]]
 
 
 def test_collectives_end_on_all_ranks_at_once():

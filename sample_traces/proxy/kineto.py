@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.collectors import Collector, recorded
 from proxy.host import EVALUATE, Launch, Span, frame_edges, frames, launches, spans
 from proxy.model import RANKS, Work, clock_offset_ns, window
 
@@ -50,15 +51,15 @@ WITH_HOST: Final = Recorded(calls=True, host=True)
 WITH_STACKS: Final = Recorded(calls=True, host=True, stacks=True)
 
 
-def write(path: Path, rank: int, steps: int, what: Recorded) -> None:
-    """Write the trace of a rank."""
+def write(path: Path, rank: int, steps: int, what: Recorded, collector: Collector | None = None) -> None:
+    """Write the trace of a rank, as the model has it or as a collector that costs more records it."""
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
         head, tail = _keys(rank, what)
         text.write("{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()))
         text.write(',\n  "traceEvents": [\n')
         separator = "  "
-        for event in _events(rank, steps, what):
+        for event in _events(rank, steps, what, collector):
             text.write(separator + json.dumps(event, ensure_ascii=False))
             separator = ",\n  "
         text.write("\n  ],\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in tail.items()) + "\n}\n")
@@ -81,8 +82,8 @@ def _keys(rank: int, what: Recorded) -> tuple[Event, Event]:
     return (head, tail | times) if rank % 2 else (head | times, tail)
 
 
-def _events(rank: int, steps: int, what: Recorded) -> Iterator[Event]:
-    works = window(rank, steps)
+def _events(rank: int, steps: int, what: Recorded, collector: Collector | None) -> Iterator[Event]:
+    works = recorded(rank, collector, steps) if collector else window(rank, steps)
     made = launches(works)
     writer = _Writer(rank)
     if what.host:
@@ -112,8 +113,9 @@ class _Writer:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._external: dict[int, int] = {}
-        self._forward: dict[tuple[int, str, str], list[int]] = {}
+        self._forward: dict[tuple[int, str, str], list[tuple[int, Span]]] = {}
         self._sequence = 0
+        self._arrows: list[Event] = []
 
     def us(self, time_ns: int) -> float:
         """Return a time on rank 0's clock as this rank's profiler writes it."""
@@ -135,6 +137,7 @@ class _Writer:
             yield self._host("user_annotation", name, "main", start, end, {"External id": 1_000_000 + step})
         for number, span in enumerate(spans(made), 1):
             yield self._span(span, number)
+        yield from self._arrows
         yield from self._memory(made, number)
 
     def _span(self, span: Span, number: int) -> Event:
@@ -147,6 +150,8 @@ class _Writer:
         if work and work.collective:
             args |= _collective(work)
         args |= self._sequence_number(span, work)
+        if work and span.is_leaf and not work.collective and span.name.startswith("aten::"):
+            args |= shapes(span.name, work)
         return self._host("cpu_op", span.name, span.thread, span.start_ns, span.end_ns, args)
 
     def _sequence_number(self, span: Span, work: Work | None) -> Event:
@@ -155,14 +160,27 @@ class _Writer:
             return {}
         if work.phase == "fwd" and not span.name.startswith("record_"):
             self._sequence += 1
-            self._forward.setdefault((work.step, work.module, span.name), []).append(self._sequence)
+            self._forward.setdefault((work.step, work.module, span.name), []).append((self._sequence, span))
             return {"Sequence number": self._sequence}
         node = next((n.removeprefix(EVALUATE) for n in reversed(work.nodes) if n.startswith(EVALUATE)), None)
         if node is None or span.name.removeprefix(EVALUATE) != node:
             return {}
         forward = _FORWARD_OF.get(node, node.removesuffix("Backward"))
-        numbers = self._forward.get((work.step, work.module, forward))
-        return {"Sequence number": numbers[-1], "Fwd thread id": 1} if numbers else {}
+        known = self._forward.get((work.step, work.module, forward))
+        if not known:
+            return {}
+        number, of_forward = known[-1]
+        if span.name == node:
+            self._arrow_to_backward(of_forward, span)
+        return {"Sequence number": number, "Fwd thread id": 1}
+
+    def _arrow_to_backward(self, forward: Span, backward: Span) -> None:
+        number = len(self._arrows) // 2 + 1
+        for phase, span, end in (("s", forward, {}), ("f", backward, {"bp": "e"})):
+            place = {"ph": phase, "id": number, "pid": _HOST_PID, "tid": self.tid(span.thread)}
+            self._arrows.append(
+                {**place, "ts": self.us(span.start_ns), "cat": "fwdbwd", "name": "fwdbwd", **end},
+            )
 
     def _memory(self, made: list[Launch], number: int) -> Iterator[Event]:
         """Yield an allocation where a module's forward begins, and its release where its backward ends."""
@@ -270,6 +288,47 @@ class _Writer:
             **{"ph": "X", "cat": cat, "name": name, "pid": _HOST_PID, "tid": self.tid(thread)},
             **{"ts": self.us(start_ns), "dur": (end_ns - start_ns) / 1000, "args": args},
         }
+
+
+_MATRICES: Final = {
+    "q_up": (4096, 1024, 32768),
+    "o_b": (4096, 8192, 4096),
+    "output_layer": (4096, 4096, 129408),
+    "router": (4096, 4096, 256),
+    "attn_hc": (4096, 16384, 24),
+    "mlp_hc": (4096, 16384, 24),
+    "fn": (4096, 16384, 24),
+    "hyper_head": (4096, 16384, 4),
+    "compressor": (4096, 4096, 1024),
+    "indexer": (4096, 1024, 8192),
+}
+"""Rows, inner size and columns of the products of a module's forward; the backward multiplies the same sizes."""
+_GRADIENTS: Final = {544_000: [32, 4096, 4096], 272_000: [32, 2048, 4096], 540_000: [129408, 4096]}
+"""Shapes of the large gradients, by how long their addition takes."""
+_ELEMENTS_PER_NS: Final = 0.987
+
+
+def shapes(operator: str, work: Work) -> Event:
+    """Return the sizes and types of an operator's inputs: derived for products and large gradients, else assumed."""
+    module = work.module.rpartition(".")[2]
+    if operator in ("aten::mm", "aten::bmm") and module in _MATRICES:
+        rows, inner, columns = _MATRICES[module]
+        dims = [[rows, inner], [inner, columns]]
+    else:
+        elements = max(round(work.dur_ns * _ELEMENTS_PER_NS / 4096), 1)
+        one = _GRADIENTS.get(work.dur_ns, [4096, elements]) if operator == "aten::add_" else [4096, elements]
+        dims = [one, one]
+    return {
+        **{"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)},
+        **{"Input Strides": [_strides(of) for of in dims], "Concrete Inputs": [""] * len(dims)},
+    }
+
+
+def _strides(dims: list[int]) -> list[int]:
+    strides = [1]
+    for size in reversed(dims[1:]):
+        strides.insert(0, strides[0] * size)
+    return strides
 
 
 def _with_suffix(name: str) -> str:

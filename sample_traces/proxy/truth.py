@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from proxy import logs
-from proxy.collectors import PYTORCH, ROCPROFV3, RTL_FULL, RTL_LITE, UNPROFILED_STEP_MS, Collector, recorded
+from proxy.collectors import (
+    PYTORCH,
+    PYTORCH_ALL_RANKS,
+    ROCPROFV3,
+    RTL_FULL,
+    RTL_LITE,
+    UNPROFILED_STEP_MS,
+    Collector,
+    recorded,
+)
 from proxy.model import RANKS, STEPS, STRAGGLER, Work, clock_offset_ns, one_step, step_ns, window
 
 PUBLISHED: Final = {
@@ -19,6 +28,17 @@ PUBLISHED: Final = {
     "idle_ms": 74.4,
 }
 """Of rank 0's window of two steps. The model was fitted to these, so they say nothing about the tool."""
+_MEGA_MOE: Final = {
+    "prologue": "dispatch_prologue_kernel",
+    "epoch": "epoch_bump_kernel",
+    "dispatch_gemm": "dispatch_grouped_gemm_kernel",
+    "gemm_combine": "grouped_gemm_combine_kernel",
+    "swiglu": "swiglu_",
+    "wgrad_variable_k": "kernel_grouped_variable_k",
+}
+"""Subcategories of mega_moe, by how the names of their kernels begin."""
+_LEAST_BUBBLE_NS: Final = 300_000
+"""Longer gaps have a cause of their own, shorter ones are what a launch takes."""
 _OPTIMIZER: Final = {"grad_norm": "l2norm", "clip": "multi_tensor_scale", "update": "Adam"}
 """Parts of the optimizer, by what its kernels have in their names."""
 
@@ -35,7 +55,7 @@ def truth(steps: int = STEPS) -> dict[str, Any]:
         "timeline": [timeline(window(rank, steps)) for rank in range(RANKS)],
         "per_step": per_step(one_step()),
         "lateness_ns": [_lateness(rank) for rank in range(RANKS)],
-        "collectors": {c.name: _collector(c, steps) for c in (ROCPROFV3, RTL_LITE, RTL_FULL)},
+        "collectors": {c.name: _collector(c, steps) for c in (PYTORCH_ALL_RANKS, ROCPROFV3, RTL_LITE, RTL_FULL)},
         "unprofiled_step_ms": UNPROFILED_STEP_MS,
         "pytorch_factor": PYTORCH.factor,
         "runs": [
@@ -96,13 +116,54 @@ def per_step(works: Iterable[Work]) -> dict[str, Any]:
         "total_ns_by_name": {name: sum(durations) for name, durations in sorted(kernels.items())},
         "events_by_name": {name: len(durations) for name, durations in sorted(kernels.items())},
         "launches_by_operator": dict(sorted(operators.items())),
-        "collectives": dict(sorted(Counter(work.collective for work in works if work.collective).items())),
+        "collectives": _collectives(works),
+        "mega_moe_ns": {stage: _total(works, words) for stage, words in _MEGA_MOE.items()},
+        "idle_ns_by_cause": dict(sorted(_idle(works).items())),
         "optimizer": {part: _span(works, word) for part, word in _OPTIMIZER.items()},
         "add_ns": sum(work.dur_ns for work in adds),
         "add_in_accumulate_grad_ns": sum(work.dur_ns for work in owned),
         "add_in_accumulate_grad_of_experts_ns": sum(work.dur_ns for work in experts),
         "total_ns_by_basis": dict(sorted(_by_basis(works).items())),
     }
+
+
+def _total(works: list[Work], name: str) -> int:
+    return sum(work.dur_ns for work in works if work.name.startswith(name))
+
+
+def _collectives(works: list[Work]) -> dict[str, dict[str, int]]:
+    """Return count, bytes and exposed time by kind of collective; no two kinds run at the same time."""
+    computation = _union((w.start_ns, w.end_ns) for w in works if not w.collective and not w.is_copy)
+    found = {}
+    for kind in sorted({work.collective for work in works if work.collective}):
+        ours = [work for work in works if work.collective == kind]
+        both = _union([*computation, *((w.start_ns, w.end_ns) for w in ours)])
+        found[kind] = {
+            "calls": len(ours),
+            "bytes": sum(work.payload_bytes for work in ours),
+            "total_ns": sum(work.dur_ns for work in ours),
+            "exposed_ns": _length(both) - _length(computation),
+        }
+    return found
+
+
+def _idle(works: list[Work]) -> Counter[str]:
+    """Return the idle time of a step by what the model has in its place: the work behind a gap tells."""
+    causes: Counter[str] = Counter()
+    free_ns = 0
+    for work in sorted(works, key=lambda w: w.start_ns):
+        gap = work.start_ns - free_ns
+        if gap > 0:
+            causes[_cause(work, gap)] += gap
+        free_ns = max(free_ns, work.end_ns)
+    return causes
+
+
+def _cause(work: Work, gap_ns: int) -> str:
+    if gap_ns < _LEAST_BUBBLE_NS:
+        return f"launches, {work.phase}"
+    causes = {"get_batch": "data loading", "loss": "loss", "logging": "logging"}
+    return causes.get(work.module, "gradient norm sync")
 
 
 def _span(works: list[Work], word: str) -> dict[str, int]:
