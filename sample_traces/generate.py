@@ -33,9 +33,9 @@ def write(folder: Path, steps: int = STEPS) -> list[Path]:
     paths = []
     for rank in range(RANKS):
         paths.append(_pytorch(folder, rank, steps, kineto.GPU_ONLY if rank else kineto.WITH_HOST))
-    paths.append(rocprofv3.write(folder / "rocprofv3", 0, steps))
-    paths.append(rocprofv3.write_helper(folder / "rocprofv3"))
-    paths += rocm_trace_lite.write_merged(folder / "rocm_trace_lite", [0, STRAGGLER], RTL_LITE, steps)
+    paths.append(rocprofv3.write(folder / "rocprof_output", 0, steps))
+    paths.append(rocprofv3.write_helper(folder / "rocprof_output"))
+    paths += rocm_trace_lite.write_merged(folder / "rocm_trace_lite_output", [0, STRAGGLER], RTL_LITE, steps)
     logs.write(folder / "logs")
     (folder / "truth.json").write_text(json.dumps(truth(steps), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return paths
@@ -51,12 +51,12 @@ def write_full(folder: Path, steps: int = FULL_STEPS, pytorch_steps: int = FULL_
     for rank in range(RANKS):
         what = kineto.WITH_CALLS if rank else kineto.WITH_STACKS
         paths.append(_pytorch(folder, rank, pytorch_steps, what, PYTORCH_ALL_RANKS))
-        paths.append(rocprofv3.write(folder / "rocprofv3", rank, steps, ending=".json"))
-        paths.append(rocm_trace_lite.write(folder / "rocm_trace_lite", rank, RTL_FULL, steps))
-    paths.append(rocprofv3.write_helper(folder / "rocprofv3"))
-    paths += rocpd.write_csv(folder / "rocprofv3_csv", 0, steps)
-    paths.append(rocpd.write_database(folder / "rocpd", 0, steps))
-    paths += rocm_trace_lite.write_merged(folder / "rocm_trace_lite", list(range(RANKS)), RTL_FULL, steps)
+        paths.append(rocprofv3.write(folder / "rocprof_output", rank, steps, ending=".json"))
+        paths.append(rocm_trace_lite.write(folder / "rocm_trace_lite_output", rank, RTL_FULL, steps))
+    paths.append(rocprofv3.write_helper(folder / "rocprof_output"))
+    paths += rocpd.write_csv(folder / "rocprof_output_csv", 0, steps)
+    paths.append(rocpd.write_database(folder / "rocprof_output_rocpd", 0, steps))
+    paths += rocm_trace_lite.write_merged(folder / "rocm_trace_lite_output", list(range(RANKS)), RTL_FULL, steps)
     return paths
 
 

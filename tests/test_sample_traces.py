@@ -60,7 +60,7 @@ def test_the_generator_writes_what_is_committed(tmp_path):
     written = {
         *(
             path.relative_to(SAMPLES)
-            for kind in ("pytorch", "rocprofv3", "rocm_trace_lite", "logs")
+            for kind in ("pytorch", "rocprof_output", "rocm_trace_lite_output", "logs")
             for path in (SAMPLES / kind).rglob("*")
             if path.is_file()
         )
@@ -254,7 +254,7 @@ def rocprofv3_json(path):
 
 
 def test_rocprofv3_json_holds_the_truth():
-    path = SAMPLES / "rocprofv3/mi350x-node-0/52000_results.json.gz"
+    path = SAMPLES / "rocprof_output/mi350x-node-0/52000_results.json.gz"
     assert b"\n" not in gzip.decompress(path.read_bytes())
     kernels, copies, calls = rocprofv3_json(path)
     truth = TRUTH["collectors"]["rocprofv3"]
@@ -314,7 +314,7 @@ def test_every_form_of_rocprofv3_says_the_same(tmp_path):
 
 def test_rocm_trace_lite_holds_the_truth():
     truth = TRUTH["collectors"]["rocm_trace_lite, lite"]
-    with sqlite3.connect(SAMPLES / "rocm_trace_lite/trace.db") as connection:
+    with sqlite3.connect(SAMPLES / "rocm_trace_lite_output/trace.db") as connection:
         rows = connection.execute(
             "SELECT gpuId, d.string, k.string, start, end FROM rocpd_op"
             " JOIN rocpd_string d ON d.id = description_id JOIN rocpd_string k ON k.id = opType_id"
@@ -332,7 +332,9 @@ def test_rocm_trace_lite_holds_the_truth():
         name for _, name, *_ in kernels if "nccl" in name or name.startswith("void ") or re.search(r"\((?!anon)", name)
     ]
     assert truth["step_ns"] / 1e6 == pytest.approx(1.44 * TRUTH["unprofiled_step_ms"], rel=1e-4)
-    exported = json.loads(gzip.decompress((SAMPLES / "rocm_trace_lite/trace.json.gz").read_bytes()))["traceEvents"]
+    exported = json.loads(gzip.decompress((SAMPLES / "rocm_trace_lite_output/trace.json.gz").read_bytes()))[
+        "traceEvents"
+    ]
     assert Counter(e["cat"] for e in exported if e["ph"] == "X") == Counter(kind for *_, kind, _, _ in rows)
 
 
@@ -393,12 +395,18 @@ def test_full_scale_writes_every_rank_of_every_collector(tmp_path):
     command = [sys.executable, SAMPLES / "generate.py", tmp_path, "--scale", "full", "--steps", "1"]
     subprocess.run(command, check=True, capture_output=True)
     found = Counter(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
-    assert found == {"pytorch": 8, "rocprofv3": 9, "rocm_trace_lite": 10, "rocprofv3_csv": 4, "rocpd": 1}
+    assert found == {
+        "pytorch": 8,
+        "rocprof_output": 9,
+        "rocm_trace_lite_output": 10,
+        "rocprof_output_csv": 4,
+        "rocprof_output_rocpd": 1,
+    }
     whole = ingest_files(sorted((tmp_path / "pytorch").glob("*.gz")), tmp_path / "store")
     assert whole.sql("SELECT rank, count(*) AS n FROM runtime_calls GROUP BY rank ORDER BY rank") == [
         {"rank": rank, "n": 3215} for rank in range(8)
     ]
-    with sqlite3.connect(tmp_path / "rocm_trace_lite/trace.db") as connection:
+    with sqlite3.connect(tmp_path / "rocm_trace_lite_output/trace.db") as connection:
         assert connection.execute("SELECT count(*) FROM rocpd_metadata").fetchone() == (8,)
         assert connection.execute("SELECT count(DISTINCT gpuId) FROM rocpd_op WHERE gpuId >= 0").fetchone() == (8,)
 
