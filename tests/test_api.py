@@ -56,6 +56,10 @@ def test_sums_are_integers_where_they_fit(root):
     assert answer.rows() == [{"ns": 30_000, "large": 4 * 9223372036854775807}]
 
 
+def test_columns_of_the_same_name_get_a_number(root):
+    assert ta.open(root).query("SELECT 1 AS a, 2 AS a").rows() == [{"a": 1, "a_1": 2}]
+
+
 def test_an_empty_answer_says_what_that_means(root):
     answer = ta.open(root).query("memory_timeline")
     assert answer.rows() == []

@@ -19,7 +19,7 @@ ALLOWED = {
     "console": set(),
     "tables": set(),
     "output": {"errors", "tables"},
-    "api": {"errors", "engine", "store"},
+    "api": {"errors", "engine", "store", "tables"},
     "readers": {"schema", "errors"},
     "store": {"schema", "errors"},
     "engine": {"schema", "errors", "store"},

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from traceanalyzer.tables import unique
+
 if TYPE_CHECKING:
     import duckdb
     import polars
@@ -112,6 +114,7 @@ def _table(schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]) -> py
     import pyarrow as pa
 
     table = pa.Table.from_batches(batches, schema)
+    table = table.rename_columns(unique(table.column_names))
     for place, column in enumerate(table.schema):
         if pa.types.is_decimal(column.type) and column.type.scale == 0:
             with suppress(pa.ArrowInvalid):  # larger ones stay as they are

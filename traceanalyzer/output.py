@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from traceanalyzer.errors import MachineError, UsageError
-from traceanalyzer.tables import Rows, Unit, cell, plain, write_markdown, write_table
+from traceanalyzer.tables import Rows, Unit, cell, plain, unique, write_markdown, write_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,37 +40,31 @@ def write(
     if form == "parquet" and target is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE, or send it into a pipe")
     counted = _Counted(batches)
-    columns = _unique(columns)
-    try:
-        with _opened(target) as stream:
-            if form == "parquet":
-                counted.rows = _write_parquet(columns, *(arrow() if arrow else _as_arrow(columns, counted)), stream)
+    columns = unique(columns)
+    with _guarded(), _opened(target) as stream:
+        if form == "parquet":
+            counted.rows = _write_parquet(columns, *(arrow() if arrow else _as_arrow(columns, counted)), stream)
+        else:
+            text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
+            if form in _FOR_PEOPLE:
+                _FOR_PEOPLE[form](columns, counted, text, units or {})
             else:
-                text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=False)
-                if form in _FOR_PEOPLE:
-                    _FOR_PEOPLE[form](columns, counted, text, units or {})
-                else:
-                    _WRITERS[form](columns, counted, text)
-                text.flush()
-                text.detach()
-    except BrokenPipeError:  # the reader of our output had enough, which is no error
+                _WRITERS[form](columns, counted, text)
+            text.flush()
+            text.detach()
+    return counted.rows
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Turn what goes wrong with standard output into MachineError; that its reader had enough is no error."""
+    try:
+        yield
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise MachineError(f"standard output cannot be written: {error.strerror or error}") from error
-    return counted.rows
-
-
-def _unique(columns: list[str]) -> list[str]:
-    """Return the names with a number behind those that were there before: name, name_1."""
-    names: list[str] = []
-    for column in columns:
-        name, number = column, 0
-        while name in names:
-            number += 1
-            name = f"{column}_{number}"
-        names.append(name)
-    return names
 
 
 class _Counted:
@@ -89,9 +83,21 @@ class _Counted:
 @contextmanager
 def _opened(target: Path | None) -> Iterator[IO[bytes]]:
     if target is None:
+        if sys.stdout is None:
+            raise MachineError("standard output is closed; give -o FILE")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if target.is_dir():
+        raise UsageError(f"-o {target}: a folder; name a file in it")
+    if target.exists() and not target.is_file():  # a device or pipe: written to, never replaced
+        try:
+            with target.open("wb") as stream:
+                yield stream
+        except OSError as error:
+            raise MachineError(f"{target}: cannot be written: {error.strerror or error}") from error
+        return
+    target = target.resolve()  # a link stays one
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("wb") as stream:
@@ -167,5 +173,6 @@ _WRITERS: Final = {
 
 
 def write_text(text: str) -> None:
-    """Write a text that is for people only."""
-    sys.stdout.write(text + "\n")
+    """Write a text that is for people only. Raises MachineError when writing fails."""
+    with _guarded(), _opened(None) as stream:
+        stream.write((text + "\n").encode())

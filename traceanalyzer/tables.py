@@ -205,6 +205,18 @@ def _scales(columns: list[str], rows: list[tuple[Any, ...]], units: Mapping[str,
     return scales
 
 
+def unique(columns: list[str]) -> list[str]:
+    """Return the names with a number behind those that were there before: name, name_1."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column, 0
+        while name in names:
+            number += 1
+            name = f"{column}_{number}"
+        names.append(name)
+    return names
+
+
 # -- values -----------------------------------------------------------------------------------------------------
 
 

@@ -222,7 +222,7 @@ def test_ctrl_c_leaves_the_store_clean(cli, tmp_path, trace):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    assert err == b"traceanalyzer: error: interrupted; nothing half-done is left behind\n"
+    assert err == b"traceanalyzer: error: interrupted; what was finished is stored, nothing half-done is left behind\n"
     assert sorted(p.name for p in (tmp_path / "s").iterdir()) == [".lock", "run=runs", "store.json"]
 
 
@@ -342,3 +342,46 @@ def test_python_calls_can_be_left_out_and_are_counted(cli, tmp_path):
     row = json.loads(cli("query", "s", "traces", "--format", "json").out)[0]
     assert (row["events_read"], row["events_stored"], row["events_left_out"]) == (3, 1, 2)
     assert cli("query", "s", "SELECT count(*) AS n FROM python_calls", "--format", "csv").out == "n\n0\n"
+
+
+def test_a_cut_trace_with_another_behind_it_is_refused(cli, tmp_path):
+    text = json.dumps(document([kernel(f"k{n}", n, 1) for n in range(200)]))
+    for cut in (len(text) // 2, len(text) // 3, len(text) - 10):
+        (tmp_path / "two.json").write_text(text[:cut] + text)
+        err = cli("ingest", "two.json", "--store", "s", code=3).err
+        assert "another trace begins inside of this one" in err or "something follows the end" in err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_number_of_thousands_of_digits_costs_its_event(cli, tmp_path):
+    events = [json.dumps(kernel(f"k{n}", n, 1)) for n in range(50)]
+    events[20] = events[20].replace('"dur": 1', '"dur": 1' + "0" * 5000)
+    (tmp_path / "big.json").write_text('{"traceEvents": [' + ", ".join(events) + "]}")
+    cli("ingest", "big.json", "--store", "s")
+    got = cli(
+        "query",
+        "s",
+        "SELECT events_stored + events_rejected AS n, events_stored >= 49 AS ok FROM traces",
+        "--format",
+        "csv",
+    )
+    assert got.out == "n,ok\n50,true\n"
+
+
+def test_bytes_behind_a_compressed_stream_are_no_loss(cli, tmp_path):
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(document([kernel("k", 0, 1)])).encode()) + b"garbage")
+    cli("ingest", "t.json.gz", "--store", "s")
+    assert cli("query", "s", "SELECT complete FROM traces", "--format", "csv").out == "complete\ntrue\n"
+
+
+def test_a_corrected_rank_takes_the_first_part(cli, tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps(document([kernel("k", 0, 1)])))
+    cli("ingest", "t.json", "--store", "s", "--run", "r", "--rank", "0")
+    cli("ingest", "t.json", "--store", "s", "--run", "r", "--rank", "1")
+    assert cli("query", "s", "SELECT rank, part FROM traces", "--format", "csv").out == "rank,part\n1,0\n"
+
+
+def test_a_run_name_that_no_folder_can_have_is_refused_at_once(cli, tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps(document([kernel("k", 0, 1)])))
+    assert "too long" in cli("ingest", "t.json", "--store", "s", "--run", "x" * 400, code=2).err

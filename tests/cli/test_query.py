@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -288,7 +289,7 @@ def test_ctrl_c_ends_a_query_at_once(store, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert err == b"traceanalyzer: error: interrupted; nothing half-done is left behind\n"
+    assert err == b"traceanalyzer: error: interrupted; what was finished is stored, nothing half-done is left behind\n"
 
 
 def test_columns_of_one_name_are_told_apart(cli, store, tmp_path):
@@ -375,3 +376,44 @@ def test_an_unknown_category_is_named_and_an_empty_answer_explained(cli, store):
     assert "it must be one of" in cli("query", store, "kernel_summary", "-p", "category=gemm_dens", code=2).err
     assert "not recorded: no kernel" in cli("query", store, "moe_stages").err
     assert "not recorded: no kernel" in cli("query", store, "moe_stages", "--format", "parquet", "-o", "x.parquet").err
+
+
+def test_what_is_no_regular_file_is_written_to_and_never_replaced(cli, store, tmp_path):
+    expected = cli("query", store, "timeline", "--format", "csv").out
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    cli("query", store, "timeline", "-o", "link.csv")
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").read_text() == expected
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        cli("query", store, "timeline", "--format", "csv", "-o", "pipe")
+        assert reader.stdout.read().decode() == expected
+    assert (tmp_path / "pipe").is_fifo()
+    assert "a folder" in cli("query", store, "timeline", "-o", ".", code=2).err
+    null = Path(os.devnull).stat()
+    cli("query", store, "timeline", "--format", "csv", "-o", os.devnull)
+    assert Path(os.devnull).stat().st_ino == null.st_ino
+
+
+@pytest.mark.parametrize("command", [["query", "s", "timeline"], ["queries", "timeline"], ["queries"], ["runs", "s"]])
+def test_standard_output_that_cannot_be_written(store, tmp_path, command):
+    tool = f"{sys.executable} -m traceanalyzer {' '.join(command)}"
+    for redirection, code in ((">/dev/full", 6), (">&-", 6), ("| true; exit ${PIPESTATUS[0]}", 0)):
+        done = subprocess.run(
+            ["bash", "-c", f"{tool} {redirection}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert done.returncode == code, (redirection, done)
+        assert "internal" not in done.stderr and done.stderr.count("\n") == (1 if code else 0)
+
+
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(path.read_bytes()[:100]), lambda path: path.unlink()])
+def test_a_damaged_store_is_said_to_be(cli, store, tmp_path, change):
+    change(next((tmp_path / "s").rglob("rank=1/*/gpu_events.parquet")))
+    for command in (["query", store, "timeline"], ["query", store, "SELECT count(*) FROM kernels"], ["doctor", store]):
+        err = cli(*command, code=3).err
+        assert "the store is damaged" in err and "rank=1" in err
+        assert err.count("\n") == 1

@@ -83,6 +83,8 @@ def ingest(
         if STDIN in sources:
             spooled = writer.staging / "stdin"
             with spooled.open("wb") as file:
+                if sys.stdin is None:
+                    raise UsageError("standard input is closed")
                 shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
             plan = make_plan([str(spooled)], run=run or "stdin", ranks=ranks, collector=collector)
             plan = [dataclasses.replace(item, shown=STDIN) for item in plan]

@@ -63,7 +63,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     try:
         code = app(arguments, prog_name="traceanalyzer", standalone_mode=False) or 0
         if code == INTERRUPTED:
-            console.error("interrupted; nothing half-done is left behind")
+            console.error("interrupted; what was finished is stored, nothing half-done is left behind")
         return int(code)
     except Exception as error:
         if debug:
@@ -76,6 +76,11 @@ def _run(arguments: list[str], *, debug: bool) -> int:
                 command = f" {arguments[0]}" if arguments[0] in COMMANDS else ""
                 console.error(f"{error.format_message()} (see 'traceanalyzer{command} --help')")
                 return UsageError.exit_code
+            case BrokenPipeError():  # the reader of our output had enough
+                return 0
+            case OSError():
+                console.error(f"the machine failed: {error}")
+                return MachineError.exit_code
             case MemoryError():
                 console.error("out of memory")
                 return MachineError.exit_code

@@ -110,6 +110,8 @@ def format_of(form: str | None, target: Path | None) -> str:
 
 def _resolve(question: str) -> tuple[str | None, str, Path | None]:
     """Return (name of a named query or None, SQL text, its file)."""
+    if question == "-" and sys.stdin is None:
+        raise UsageError("standard input is closed")
     if question == "-":
         return None, _decoded(sys.stdin.buffer.read(), "standard input"), None
     if question.endswith(".sql"):

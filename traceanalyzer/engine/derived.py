@@ -137,7 +137,7 @@ class DerivedTables:
             self._drop_old(name, path)
         except duckdb.OutOfMemoryException as error:
             raise MachineError(f"making {name} needs more memory or disk than there is: {error}") from error
-        except (duckdb.IOException, OSError) as error:
+        except (duckdb.IOException, duckdb.InvalidInputException, OSError) as error:
             raise _cause(error, name, trace, list(sources.values())) from error
         finally:
             with suppress(OSError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from traceanalyzer.engine import library
-from traceanalyzer.errors import MachineError, QueryError, UsageError, did_you_mean
+from traceanalyzer.errors import InputError, MachineError, QueryError, TraceAnalyzerError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
@@ -82,7 +82,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], _T])
             raise
 
 
-def query_error(error: duckdb.Error, query: library.SqlFile | None = None) -> QueryError | UsageError | MachineError:
+def query_error(error: duckdb.Error, query: library.SqlFile | None = None) -> TraceAnalyzerError:
     """Return DuckDB's message as one of ours: unknown names are usage errors, the rest failed queries."""
     import duckdb
 
@@ -91,6 +91,8 @@ def query_error(error: duckdb.Error, query: library.SqlFile | None = None) -> Qu
         return _no_such_view(table.group(1))
     if isinstance(error, duckdb.PermissionException):
         text += " (--allow-external lets SQL read other files)"
+    if re.search(r"run=\S+\.parquet", text) and isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+        return InputError(f"the store is damaged: {text}; remove the run ('runs') and ingest its traces again")
     if isinstance(error, duckdb.OutOfMemoryException):
         return MachineError(f"the query needs more memory than there is: {text}")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):

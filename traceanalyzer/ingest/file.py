@@ -273,7 +273,9 @@ class FileIngest:
     def _rerank(self, stored: StoredTrace, rank: int, rank_source: str) -> Outcome:
         """Put a stored trace under another rank."""
         writer, old = self.ingest.writer, stored.identity
-        part = writer.next_part(old.run, old.collector, rank, replace=self.ingest.replace)
+        part = self.part  # reserved for this rank of the run that the plan names
+        if part is None or self.planned.run != old.run or self.planned.rank != rank:
+            part = writer.next_part(old.run, old.collector, rank, replace=self.ingest.replace)
         identity = replace(old, rank=rank, part=part)
         trace = {**stored.manifest.trace, "rank_source": rank_source}
         trace["warnings"] = [w for w in trace["warnings"] if not w.startswith("the rank ")]

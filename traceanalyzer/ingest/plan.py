@@ -16,6 +16,7 @@ from traceanalyzer.errors import InputError, NothingToAnalyse, UsageError
 from traceanalyzer.readers import recognise
 from traceanalyzer.readers.base import Recognised
 from traceanalyzer.readers.ranks import rank_from_path
+from traceanalyzer.store.layout import check_run_name
 
 STDIN: Final = "-"
 _RANKS: Final = 10_000_000
@@ -115,6 +116,8 @@ def make_plan(sources: list[str], *, run: str | None, ranks: RankChoice, collect
 
     Raises UsageError for a path that does not exist, NothingToAnalyse when no file is found at all.
     """
+    if run is not None:
+        check_run_name(run)
     plan: list[Planned] = []
     bases: list[Path] = []
     for path, base, searched in _files(sources):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from traceanalyzer.errors import InputError
 from traceanalyzer.readers.base import Reject
 from traceanalyzer.readers.document import BOUNDARY, Block
 from traceanalyzer.readers.pieces import Pieces, cut_in_pieces
@@ -32,6 +33,7 @@ _EVENT_START: Final = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s
 _BEHIND_EVENT: Final = re.compile(r"\}\s*,\s*\Z")
 _BEHIND_ELEMENT: Final = re.compile(r"\s*(?:[,\]{]|\Z)")
 _SEPARATORS: Final = re.compile(r"[\s,]*")
+_DOCUMENT: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _PHASE: Final = re.compile(r'"ph"\s*:')
 _LONGEST_EVENT: Final = 64 << 20
 """Bytes of a sound text that may still turn out to be one event."""
@@ -200,11 +202,11 @@ class _Salvage:
         rest = '{"":0' + self.latin[at + 1 :]
         try:
             _, end = _decoder.raw_decode(rest)
-        except RecursionError:
-            return False
         except json.JSONDecodeError as error:
             ran_out = error.pos >= len(rest.rstrip()) - _LONGEST_WORD or error.msg.startswith("Unterminated")
             return ran_out and self.behind_sound and not self.block.after
+        except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
+            return False
         return rest[end:].lstrip()[:1] in ("", "{", "[")
 
     def _event(self, at: int) -> int | None:
@@ -251,6 +253,8 @@ class _Salvage:
                     size *= 8
                     continue
                 raise _UndecodableError(error.msg[:1].lower() + error.msg[1:], at + error.pos) from error
+            except ValueError as error:
+                raise _UndecodableError("a number of thousands of digits", at) from error
             return value, at + end
 
     def _goes_on(self, error: _UndecodableError, at: int) -> bool:
@@ -289,6 +293,11 @@ class _Salvage:
                 self.found.repair(self.block.offset + at, kinds)
             self.found.keep(event)
             return
+        if another := _DOCUMENT.search(text):
+            raise InputError(
+                f"another trace begins inside of this one, near byte {self.block.offset + at + another.start():,}: one"
+                " was cut and another written behind it; split the file there, one trace per file"
+            )
         cut = self.block.is_last and not self.block.after and end == len(self.text)
         self.found.reject(self.block.offset + at, text, "cut off where the file ends" if cut else why)
 

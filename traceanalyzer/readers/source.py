@@ -107,8 +107,9 @@ class _Decompressor(Protocol):
 class _Inflater:
     """Decompresses a file stream by stream, and gives all there is when the data is damaged or ends early."""
 
-    def __init__(self, file: BinaryIO, make: Callable[[], _Decompressor], error: type[Exception]) -> None:
+    def __init__(self, file: BinaryIO, magic: bytes, make: Callable[[], _Decompressor], error: type[Exception]) -> None:
         self._file = file
+        self._magic = magic
         self._make = make
         self._error = error
         self._current: _Decompressor | None = make()
@@ -142,6 +143,9 @@ class _Inflater:
                 raw = raw.lstrip(b"\0")  # padding between members is legal
                 if not raw:
                     break
+                if not raw.startswith(self._magic[: len(raw)]):  # what follows is no further stream, and no loss
+                    self._current = None
+                    break
                 self._current = self._make()
                 self.members += 1
             try:
@@ -159,11 +163,11 @@ def _inflater(file: BinaryIO, magic: bytes) -> _Inflater | None:
         from isal import isal_zlib
 
         zlib_error: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub has an instance
-        return _Inflater(file, lambda: isal_zlib.decompressobj(wbits=31), zlib_error)
+        return _Inflater(file, GZIP, lambda: isal_zlib.decompressobj(wbits=31), zlib_error)
     if magic.startswith(ZSTD):
         import zstandard
 
-        return _Inflater(file, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
+        return _Inflater(file, ZSTD, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
     return None
 
 

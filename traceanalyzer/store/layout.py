@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from traceanalyzer.errors import UsageError
+
 MANIFEST: Final = "manifest.json"
 STORE_FILE: Final = "store.json"
 STAGING: Final = ".staging"
+_LONGEST_NAME: Final = 240
+"""Bytes that every file system takes for a folder, with `run=` before it."""
 DERIVED: Final = "derived"
 """Folder in a trace's own, for what was computed from it."""
 LOCK: Final = ".lock"
@@ -22,6 +26,14 @@ def escape(name: str) -> str:
     """
     text = quote(name, safe="")
     return "%2E" + text[1:] if text.startswith(".") else text
+
+
+def check_run_name(name: str) -> None:
+    """Raise UsageError when a run's name is empty, or too long to be a folder's."""
+    if not name:
+        raise UsageError("a run needs a name")
+    if len(escape(name)) > _LONGEST_NAME:
+        raise UsageError(f"the run name '{name[:20]}...' is too long for a folder's")
 
 
 def trace_folder(root: Path, run: str, collector: str, rank: int | None, trace_id: str) -> Path:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from traceanalyzer import schema
 from traceanalyzer.errors import InputError, MachineError, UsageError, did_you_mean
-from traceanalyzer.store.layout import DERIVED, MANIFEST, escape
+from traceanalyzer.store.layout import DERIVED, MANIFEST, check_run_name
 from traceanalyzer.store.manifest import Identity
 from traceanalyzer.store.store import StoredTrace, StoreWriter
 from traceanalyzer.store.writer import relabel, write_traces_row
-
-_LONGEST_NAME: Final = 240
-"""Bytes that every file system takes for a folder, with `run=` before it."""
 
 
 def move(
@@ -73,8 +70,7 @@ def check_new_name(old: str, new: str) -> None:
     """Raise UsageError when a run cannot be called `new`."""
     if not new or old == new:
         raise UsageError(f"--rename {old}={new}: the new name must be another one")
-    if len(escape(new)) > _LONGEST_NAME:
-        raise UsageError(f"--rename {old}=...: the new name is too long for a folder's")
+    check_run_name(new)
 
 
 def traces_of(writer: StoreWriter, run: str) -> list[StoredTrace]:
