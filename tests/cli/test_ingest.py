@@ -324,6 +324,17 @@ def test_dry_run_counts_what_would_be_replaced(cli, trace):
     assert line.split()[-2] == "1"
 
 
+def test_dry_run_knows_what_is_stored_already(cli, tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps(document([kernel("k", 0, 1)])))
+    plan = ["ingest", "t.json", "--store", "s", "--run", "r", "--dry-run"]
+    assert "  store  " in cli(*plan).out
+    cli(*plan[:-1], "--rank", "1")
+    assert "already stored" in cli(*plan).out
+    assert "already stored" in cli(*plan, "--rank", "1").out
+    assert "rank 1 -> 4" in cli(*plan, "--rank", "4").out
+    assert "  store  " in cli(*plan[:5], "other", "--dry-run").out
+
+
 def test_a_rank_is_set_right_by_ingesting_again(cli, tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(document([kernel("a", 0, 5)])))
     cli("ingest", "t.json", "--store", "s")

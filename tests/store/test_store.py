@@ -218,3 +218,14 @@ def test_kill_at_random_moments_leaves_a_store_that_answers_as_before(tmp_path):
     after = ingest_files([tmp_path / "a.json"], root, run="r", rank=0)
     assert [row for row in after.named("timeline") if row["rank"] == 0] == before
     assert identities(root) == [("r", 0, 0), ("r", 1, 0)]
+
+
+@pytest.mark.parametrize("change", [('"rank": null', '"rank": "x"'), ('"part": 0', '"part": null'), ("{", "[")])
+def test_a_manifest_with_other_types_is_damaged(store_of, change):
+    root = store_of([kernel("k", 0, 1)]).root
+    path = next(root.rglob("manifest.json"))
+    text = path.read_text()
+    assert change[0] in text
+    path.write_text(text.replace(*change))
+    with pytest.raises(InputError, match="damaged manifest"):
+        Store(root).traces()

@@ -18,6 +18,7 @@ from traceanalyzer.errors import UsageError
 if TYPE_CHECKING:
     from traceanalyzer.ingest.file import Outcome
     from traceanalyzer.ingest.plan import Planned
+    from traceanalyzer.store.store import StoredTrace
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -112,12 +113,13 @@ def _print_plan(plan: list[Planned], root: Path, replace: bool) -> None:
     from traceanalyzer.store.layout import STORE_FILE
     from traceanalyzer.store.store import Store
 
-    stored = [t.identity for t in Store(root).traces()] if replace and (root / STORE_FILE).is_file() else []
+    traces = Store(root).traces() if (root / STORE_FILE).is_file() else []
+    stored = [trace.identity for trace in traces]
     columns = ["file", "what", "action", "run", "collector", "rank", "rank_source", "replaces", "bytes"]
     rows = []
     for item in plan:
         reader = item.found.reader
-        action = "store" if reader else ("fail" if item.counts else "skip")
+        action = _action(item, traces) if reader else ("fail" if item.counts else "skip")
         readable: tuple[object, ...] = (None,) * 5
         if reader:
             gone = sum((i.run, i.collector, i.rank) == (item.run, reader.collector, item.rank) for i in stored)
@@ -125,6 +127,19 @@ def _print_plan(plan: list[Planned], root: Path, replace: bool) -> None:
         size = item.path.stat().st_size if item.path.exists() else None
         rows.append((str(item.path), item.found.what, action, *readable, size))
     output.write(columns, [rows], "table", None)
+
+
+def _action(item: Planned, traces: list[StoredTrace]) -> str:
+    """Return what would happen with a trace, as far as that is known without reading it."""
+    from traceanalyzer.readers.source import fingerprint
+
+    mark = fingerprint(item.path) if traces else None
+    for trace in traces:
+        of = trace.identity
+        if of.run == item.run and trace.manifest.fingerprint == mark:
+            moves = item.rank_source.startswith("--") and item.rank != of.rank
+            return f"rank {'unknown' if of.rank is None else of.rank} -> {item.rank}" if moves else "already stored"
+    return "store"
 
 
 def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:

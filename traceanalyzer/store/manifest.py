@@ -23,6 +23,11 @@ class Identity:
     part: int
     trace_id: str
 
+    def check(self) -> None:
+        """Raise TypeError when a value has another type than it must have."""
+        if not isinstance(self.rank, int | None) or not isinstance(self.part, int):
+            raise TypeError(f"rank {self.rank!r}, part {self.part!r}")
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -53,7 +58,9 @@ class Manifest:
         """Return the manifest at `path`. Raises InputError when it is damaged."""
         try:
             values = orjson.loads(path.read_bytes())
-            return cls(**{**values, "identity": Identity(**values["identity"])})
+            manifest = cls(**{**values, "identity": Identity(**values["identity"])})
+            manifest.identity.check()
+            return manifest
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path}: damaged manifest ({error}): remove its folder and ingest again") from error
 
