@@ -296,7 +296,7 @@ class _Salvage:
         if another := _DOCUMENT.search(text):
             raise InputError(
                 f"another trace begins inside of this one, near byte {self.block.offset + at + another.start():,}: one"
-                " was cut and another written behind it; split the file there, one trace per file"
+                " was cut and another written behind it, or several processes wrote at once; one trace per file, please"
             )
         cut = self.block.is_last and not self.block.after and end == len(self.text)
         self.found.reject(self.block.offset + at, text, "cut off where the file ends" if cut else why)
