@@ -249,7 +249,7 @@ class _Writer:
             is_copy = is_copy and "DtoD" not in name
             name = name if is_copy else _with_suffix("__amd_rocclr_copyBuffer" if work.is_copy else name)
         if is_copy:
-            args |= {"kind": work.name.split()[1], "bytes": str(max(work.dur_ns // 8, 1) * 64)}
+            args |= {"kind": work.name.split()[1], "bytes": str(work.copied_bytes)}
         else:
             args |= {"kind": "Dispatch Kernel", **_shape(work)}
             if work.collective and external:
@@ -338,8 +338,7 @@ def _with_suffix(name: str) -> str:
 
 def _shape(work: Work) -> Event:
     """Return grid and block; hipExtModuleLaunchKernel counts work-items."""
-    blocks = max(work.dur_ns // 500, 1)
-    grid = blocks * _BLOCK if work.api == "hipExtModuleLaunchKernel" else blocks
+    grid = work.blocks * _BLOCK if work.api == "hipExtModuleLaunchKernel" else work.blocks
     return {"grid": [grid, 1, 1], "block": [_BLOCK, 1, 1]}
 
 

@@ -93,8 +93,7 @@ def _queue(rank: int, work: Work) -> int:
 
 
 def _signal(work: Work) -> str:
-    blocks = max(work.dur_ns // 500, 1)
-    return f"hwq={_QUEUE + work.stream * 0x1000:#x} wg=256,1,1 grid={blocks * 256},1,1"
+    return f"hwq={_QUEUE + work.stream * 0x1000:#x} wg=256,1,1 grid={work.blocks * 256},1,1"
 
 
 def short_name(name: str) -> str:

@@ -12,9 +12,8 @@ from typing import Any, Final
 from proxy.collectors import ROCPROFV3, recorded
 from proxy.host import Launch, launches
 from proxy.model import RANKS, clock_offset_ns
-from proxy.rocprofv3 import BOOT_NS, HOST, is_copy, kernel_name, pid
+from proxy.rocprofv3 import BOOT_NS, FIRST_QUEUE, HOST, is_copy, kernel_name, pid, thread_id, threads
 
-_FIRST_QUEUE: Final = 16
 _FIRST_GPU_NODE: Final = 2
 _GUID: Final = "0198a000-0000-7000-8000-{rank:012d}"
 _KERNEL_COLUMNS: Final = (
@@ -67,7 +66,7 @@ def write_csv(folder: Path, rank: int, steps: int) -> list[Path]:
     gpu, kernels, apis, copies = f"Agent {_FIRST_GPU_NODE + rank}", [], [], []
     ids: dict[str, int] = {}
     for number, launch in enumerate(made, 1):
-        work, thread = launch.work, _thread(rank, launch)
+        work, thread = launch.work, thread_id(rank, launch.work)
         times = (offset + work.start_ns, offset + work.end_ns)
         apis.append(
             ("HIP_RUNTIME_API_EXT", work.api, process, thread, number, offset + launch.start_ns, offset + launch.end_ns)
@@ -79,8 +78,8 @@ def write_csv(folder: Path, rank: int, steps: int) -> list[Path]:
             copies.append(("MEMORY_COPY", direction, work.stream, *agents, number, *times))
             continue
         name = kernel_name(work)
-        size = (256, 1, 1, max(work.dur_ns // 500, 1) * 256, 1, 1)
-        place = ("KERNEL_DISPATCH", gpu, _FIRST_QUEUE + work.stream, work.stream, thread, len(kernels) + 1)
+        size = (256, 1, 1, work.blocks * 256, 1, 1)
+        place = ("KERNEL_DISPATCH", gpu, FIRST_QUEUE + work.stream, work.stream, thread, len(kernels) + 1)
         kernels.append((*place, ids.setdefault(name, len(ids) + 1), name, number, *times, 0, 0, 32, 0, 32, *size))
     return [
         _csv(folder / HOST / f"{process}_{kind}.csv", columns, rows)
@@ -105,10 +104,6 @@ def _csv(path: Path, columns: Iterable[str], rows: Iterable[tuple[Any, ...]]) ->
 def _agents() -> list[tuple[int, int, str, str]]:
     cpus = [(n, n, "CPU", "AMD EPYC 9575F 64-Core Processor") for n in range(_FIRST_GPU_NODE)]
     return cpus + [(_FIRST_GPU_NODE + n, _FIRST_GPU_NODE + n, "GPU", "AMD Instinct MI350X") for n in range(RANKS)]
-
-
-def _thread(rank: int, launch: Launch) -> int:
-    return pid(rank) + (187 if launch.work.thread == "autograd" else 0)
 
 
 def write_database(folder: Path, rank: int, steps: int) -> Path:
@@ -163,38 +158,38 @@ class _Database:
         self.insert("rocpd_info_node", 1, 0, "0" * 32, "Linux", HOST, "", "", "x86_64", "(none)")
         times = (offset - 9_000_000_000, end + 2_000_000_000, offset, end)
         self.insert("rocpd_info_process", process, 1, 1, process, *times, "python -u pretrain.py", "{}", "{}")
-        for thread in (process, process + 187):
+        for thread in threads(self.rank):
             self.insert("rocpd_info_thread", thread, 1, 1, process, thread, "", offset, end)
         for node, _, kind, product in _agents():
             index = node - _FIRST_GPU_NODE if kind == "GPU" else node
             names = ("gfx950" if kind == "GPU" else product, "", "AMD", product, "")
             self.insert("rocpd_info_agent", node + 1, 1, process, kind, node, node, index, 0, *names)
         for stream in sorted({launch.work.stream for launch in made}):
-            self.insert("rocpd_info_queue", _FIRST_QUEUE + stream, 1, process, f"Queue {_FIRST_QUEUE + stream}")
+            self.insert("rocpd_info_queue", FIRST_QUEUE + stream, 1, process, f"Queue {FIRST_QUEUE + stream}")
             self.insert("rocpd_info_stream", stream + 1, 1, process, f"Stream {stream}")
         for number, launch in enumerate(made, 1):
             self._launch(number, launch, offset)
 
     def _launch(self, number: int, launch: Launch, offset: int) -> None:
-        work, process, thread = launch.work, pid(self.rank), _thread(self.rank, launch)
+        work, process, thread = launch.work, pid(self.rank), thread_id(self.rank, launch.work)
         category = self.string("HIP_RUNTIME_API_EXT")
         event = self.insert("rocpd_event", None, category, number, 0, 0, "{}", "{}", "{}")
         span = (offset + launch.start_ns, offset + launch.end_ns)
         self.insert("rocpd_region", None, 1, process, thread, *span, self.string(work.api), event)
         times = (offset + work.start_ns, offset + work.end_ns)
-        gpu, queue, stream = _FIRST_GPU_NODE + self.rank + 1, _FIRST_QUEUE + work.stream, work.stream + 1
+        gpu, queue, stream = _FIRST_GPU_NODE + self.rank + 1, FIRST_QUEUE + work.stream, work.stream + 1
         category = self.string("MEMORY_COPY" if is_copy(work) else "KERNEL_DISPATCH")
         event = self.insert("rocpd_event", None, category, number, number, 0, "{}", "{}", "{}")
         if is_copy(work):
             to_device = "HtoD" in work.name
             name = self.string("MEMORY_COPY_HOST_TO_DEVICE" if to_device else "MEMORY_COPY_DEVICE_TO_HOST")
             agents = (gpu, 0, 1, 0) if to_device else (1, 0, gpu, 0)
-            size = max(work.dur_ns // 8, 1) * 64
+            size = work.copied_bytes
             row = (1, process, thread, *times, name, *agents, size, queue, stream, name, event)
             self.insert("rocpd_memory_copy", None, *row)
             return
         kernel = self._kernel(kernel_name(work))
-        shape = (0, 0, 256, 1, 1, max(work.dur_ns // 500, 1) * 256, 1, 1)
+        shape = (0, 0, 256, 1, 1, work.blocks * 256, 1, 1)
         row = (1, process, thread, gpu, kernel, number, queue, stream, *times, *shape, self.string(""), event)
         self.insert("rocpd_kernel_dispatch", None, *row)
 

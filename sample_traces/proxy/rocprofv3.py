@@ -51,7 +51,9 @@ _LISTS: Final = (
     *("scratch_memory", "rocdecode_api", "rocjpeg_api", "pc_sample_host_trap", "pc_sample_stochastic"),
 )
 _LISTS_0_5: Final = tuple(name for name in _LISTS if name not in ("memory_allocation", "rocdecode_api", "rocjpeg_api"))
-_FIRST_QUEUE: Final = 16
+FIRST_QUEUE: Final = 16
+_AUTOGRAD: Final = 187
+"""The thread of the backward pass has this much higher an id than the main one."""
 _BLIT: Final = "__amd_rocclr_copyBuffer"
 Record = dict[str, Any]
 
@@ -74,6 +76,16 @@ VERSION_0_5: Final = Version("0.5.0", _KINDS_0_5, _LISTS_0_5, has_streams=False,
 def pid(rank: int) -> int:
     """Return the process id of a rank."""
     return _FIRST_PID + rank
+
+
+def thread_id(rank: int, work: Work) -> int:
+    """Return the thread of a rank that launched the work."""
+    return pid(rank) + (_AUTOGRAD if work.thread == "autograd" else 0)
+
+
+def threads(rank: int) -> tuple[int, int]:
+    """Return the threads of a rank: the main one, and that of the backward pass."""
+    return pid(rank), pid(rank) + _AUTOGRAD
 
 
 def write(folder: Path, rank: int, steps: int, version: Version = VERSION_1_0, *, ending: str = ".json.gz") -> Path:
@@ -215,9 +227,6 @@ class _Recording:
         """Return the launches as their threads' buffers were flushed: those of the backward pass first."""
         return sorted(self.made, key=lambda launch: launch.work.thread != "autograd")
 
-    def _thread(self, work: Work) -> int:
-        return pid(self.rank) + (187 if work.thread == "autograd" else 0)
-
     def _correlation_of(self, launch: Launch) -> Record:
         return {"internal": self._correlation[id(launch)], "external": 0}
 
@@ -234,14 +243,14 @@ class _Recording:
             size = {"size": 72, "agent_id": {"handle": _GPU_HANDLE + self.rank}}
             yield {
                 **{"size": 184, "kind": self.version.kinds.index("KERNEL_DISPATCH"), "operation": 2},
-                **{"thread_id": self._thread(work), "correlation_id": self._correlation_of(launch)},
+                **{"thread_id": thread_id(self.rank, work), "correlation_id": self._correlation_of(launch)},
                 **self._times(work.start_ns, work.end_ns),
                 "dispatch_info": {
-                    **{**size, "queue_id": {"handle": _FIRST_QUEUE + work.stream}},
+                    **{**size, "queue_id": {"handle": FIRST_QUEUE + work.stream}},
                     **{"kernel_id": self._kernel_ids[kernel_name(work)], "dispatch_id": number + 1},
                     **{"private_segment_size": 0, "group_segment_size": 0},
                     **{"workgroup_size": {"x": 256, "y": 1, "z": 1}},
-                    **{"grid_size": {"x": max(work.dur_ns // 500, 1) * 256, "y": 1, "z": 1}},
+                    **{"grid_size": {"x": work.blocks * 256, "y": 1, "z": 1}},
                 },
                 **self._stream(work),
             }
@@ -255,11 +264,11 @@ class _Recording:
                 host, device = {"handle": _CPU_HANDLE}, {"handle": _GPU_HANDLE + self.rank}
                 yield {
                     **{"size": 120, "kind": self.version.kinds.index("MEMORY_COPY")},
-                    **{"operation": 2 if to_device else 3, "thread_id": self._thread(work)},
+                    **{"operation": 2 if to_device else 3, "thread_id": thread_id(self.rank, work)},
                     **{"correlation_id": self._correlation_of(launch)},
                     **self._times(work.start_ns, work.end_ns),
                     **{"dst_agent_id": device if to_device else host, "src_agent_id": host if to_device else device},
-                    **{"bytes": max(work.dur_ns // 8, 1) * 64, **self._stream(work)},
+                    **{"bytes": work.copied_bytes, **self._stream(work)},
                 }
 
     def calls(self) -> Iterator[Record]:
@@ -271,7 +280,7 @@ class _Recording:
                 **{"size": 80, "kind": self.version.kinds.index(kind), "operation": _HIP.index(launch.work.api)},
                 **{"correlation_id": self._correlation_of(launch)},
                 **self._times(launch.start_ns, launch.end_ns),
-                **{"thread_id": self._thread(launch.work)},
+                **{"thread_id": thread_id(self.rank, launch.work)},
                 **({"args": arguments, "retval": 0} if self.version.has_arguments else {}),
             }
 
