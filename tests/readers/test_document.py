@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from tests.tracegen import document, kernel
 from traceanalyzer.errors import InputError
+from traceanalyzer.readers.base import HowToRead
 from traceanalyzer.readers.document import Document
-from traceanalyzer.readers.kineto import KinetoReader
+from traceanalyzer.readers.kineto import KinetoReading
 from traceanalyzer.readers.kineto_facts import KEPT_KEYS
 from traceanalyzer.readers.salvage import salvage
 from traceanalyzer.readers.source import ByteSource
@@ -62,7 +63,7 @@ def read(path: Path, block_size: int) -> tuple[dict[str, list], dict[str, object
     """Return the rows of each table, and the top-level facts, as read with this block size."""
     tables: dict[str, list] = {}
     with ThreadPoolExecutor(2) as pool, ByteSource(path) as source:
-        reading = KinetoReader().read(source, pool, lookahead=3, block_size=block_size)
+        reading = KinetoReading(source, HowToRead(pool, 3, block_size, lambda: None))
         for batch in reading:
             for name, rows in batch.tables.items():
                 tables.setdefault(name, []).extend(rows.to_pylist())

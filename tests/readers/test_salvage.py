@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.mutations import changes, generated_events, mutated_trace
 from tests.tracegen import cpu_op, document, kernel
 from traceanalyzer.errors import InputError
-from traceanalyzer.readers.kineto import KinetoReader
+from traceanalyzer.readers.base import HowToRead
+from traceanalyzer.readers.kineto import KinetoReading
 from traceanalyzer.readers.repair import masked
 from traceanalyzer.readers.source import ByteSource
 
@@ -34,7 +35,7 @@ class Read:
         self.rejects = []
         self.events = 0
         with ByteSource(path) as source:
-            reading = KinetoReader().read(source, pool, lookahead=3, block_size=block_size)
+            reading = KinetoReading(source, HowToRead(pool, 3, block_size, lambda: None))
             for batch in reading:
                 for name, rows in batch.tables.items():
                     self.tables.setdefault(name, []).extend(rows.to_pylist())

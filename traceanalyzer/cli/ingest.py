@@ -133,7 +133,10 @@ def _action(item: Planned, traces: list[StoredTrace]) -> str:
     """Return what would happen with a trace, as far as that is known without reading it."""
     from traceanalyzer.readers.source import fingerprint
 
-    mark = fingerprint(item.path) if traces else None
+    assert item.found.reader is not None
+    mark = fingerprint(item.found.reader.files(item.path)) if traces else None
+    if item.copy_of:
+        return f"skip: a copy of {item.copy_of}"
     for trace in traces:
         of = trace.identity
         if of.run == item.run and trace.manifest.fingerprint == mark:

@@ -6,21 +6,22 @@ import errno
 import shutil
 import threading
 import time
-from collections import Counter
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from traceanalyzer import __version__, schema
-from traceanalyzer.errors import InputError, MachineError, NothingToAnalyse, TraceAnalyzerError
+from traceanalyzer.errors import MachineError, NothingToAnalyse, TraceAnalyzerError
 from traceanalyzer.ingest.plan import STDIN, Planned, RankChoice
-from traceanalyzer.readers.base import Batch, Facts, TraceReading
-from traceanalyzer.readers.source import ByteSource, content_hash, fingerprint
+from traceanalyzer.ingest.stage import Staged
+from traceanalyzer.readers.base import Facts, HowToRead, TraceFile
+from traceanalyzer.readers.source import content_hash, fingerprint, numbered
 from traceanalyzer.store.manifest import Identity, Manifest
 from traceanalyzer.store.move import move
 from traceanalyzer.store.store import TRACE_ID_LENGTH, StoredTrace, StoreWriter
-from traceanalyzer.store.writer import TraceWriter, relabel, write_traces_row
+from traceanalyzer.store.writer import relabel, write_traces_row
 
 _DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -74,7 +75,7 @@ class Shared:
 
 @dataclass
 class FileIngest:
-    """One file on its way into the store."""
+    """One file on its way into the store; it may hold several traces."""
 
     ingest: Shared
     planned: Planned
@@ -83,185 +84,129 @@ class FileIngest:
     lookahead: int
     block_size: int
     group_bytes: int
-    _source: ByteSource = field(init=False)
+    _file: TraceFile = field(init=False)
     _events: int = 0
-    _first_reject: int | None = None
-    _rejects: Counter[str] = field(default_factory=Counter)
-    _left_out: Counter[str] = field(default_factory=Counter)
 
-    def run(self) -> Outcome:
-        """Read and commit the file; everything staged is removed when that fails."""
+    def run(self) -> list[Outcome]:
+        """Read the file and commit its traces; everything staged is removed when that fails."""
         started = time.monotonic()
         path, problem = self.planned.path, self.planned.found.problem
         if problem:
             state = "failed" if self.planned.counts else "skipped"
-            return Outcome(self.planned, state, error=_about(self.planned, problem))
-        folder = self.ingest.writer.new_folder()
+            return [Outcome(self.planned, state, error=_about(self.planned, problem))]
+        folders: list[Path] = []
         try:
-            outcome = self._store(folder)
+            outcomes = self._store(folders)
         except TraceAnalyzerError as error:
             if isinstance(error, MachineError):
                 raise
-            outcome = Outcome(self.planned, "failed", error=_about(self.planned, error))
+            is_helper = isinstance(error, NothingToAnalyse) and self.planned.searched
+            state = "skipped" if is_helper else "failed"
+            outcomes = [Outcome(self.planned, state, error=_about(self.planned, error))]
         except OSError as error:
             raise _machine_error(self.ingest.writer.store.root, error) from error
         except MemoryError as error:
             raise MachineError(f"{path}: out of memory; give a smaller --memory or fewer --jobs") from error
         finally:
             self.ingest.progress.file_done(path)
-            shutil.rmtree(folder, ignore_errors=True)
-        outcome.seconds = time.monotonic() - started
-        return outcome
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        for outcome in outcomes:
+            outcome.seconds = time.monotonic() - started
+        return outcomes
 
-    def _store(self, folder: Path) -> Outcome:
-        reader = self.planned.found.reader
+    def _store(self, folders: list[Path]) -> list[Outcome]:
+        reader, writer = self.planned.found.reader, self.ingest.writer
         assert reader is not None
-        assert self.part is not None
-        path, run, collector = self.planned.path, self.planned.run, reader.collector
-        size = path.stat().st_size
+        path, run = self.planned.path, self.planned.run
+        files = reader.files(path)
+        size = sum(file.stat().st_size for file in files)
         self.ingest.progress.file_started(path, size)
-        mark = fingerprint(path)
-        stored = self.ingest.writer.with_fingerprint(run, collector, mark)
-        if stored and stored.manifest.content_hash == content_hash(path, self.ingest.check_stop):
-            return self._already(stored)
-        identity = Identity(run, collector, self.planned.rank, self.part, mark[:TRACE_ID_LENGTH])
-        with ByteSource(path, self._watch) as source:
-            self._source, self._events, self._first_reject = source, 0, None
-            reading = reader.read(source, self.parsers, lookahead=self.lookahead, block_size=self.block_size)
-            rows_of = self._write(reading, TraceWriter(folder, identity, self.group_bytes))
-            digest = source.digest
-        if not self._events:
-            raise NothingToAnalyse("the trace holds no events")
-        if rows_of["rejects"] == self._events:
-            raise InputError(
-                f"none of its {self._events:,} events can be read; the first is at byte {self._first_reject}"
+        mark = fingerprint(files)
+        stored = writer.with_fingerprint(run, reader.collector, mark)
+        if stored and stored.manifest.content_hash == content_hash(files, self.ingest.check_stop):
+            return [self._already(trace) for trace in writer.of_same_file(stored)]
+        staged: list[Staged] = []
+        problem: NothingToAnalyse | None = None
+        with reader.open(path, self._reading()) as file:
+            self._file = file
+            for number, reading in enumerate(file.traces()):
+                folders.append(writer.new_folder())
+                trace_id = numbered(mark, number, hashed=True)[:TRACE_ID_LENGTH]
+                identity = Identity(run, reader.collector, self.planned.rank, self.part or 0, trace_id)
+                trace = Staged(folders[-1], identity, reading.facts, self.ingest.leave_out)
+                try:
+                    trace.write(reading, self.group_bytes, partial(self._identify, identity, number))
+                    self._check(trace)
+                except NothingToAnalyse as error:  # of several processes, some may have done nothing
+                    problem = error
+                    continue
+                self._events += trace.events
+                staged.append(trace)
+            digest = file.digest
+        if not staged:
+            raise problem or NothingToAnalyse("the trace holds no events")
+        # The first trace of a file is committed last: where it is in the store, the others are.
+        numbers = range(len(staged))
+        outcomes = [self._commit(staged[n], n, mark, digest, size) for n in reversed(numbers)]
+        return outcomes[::-1]
+
+    def _reading(self) -> HowToRead:
+        return HowToRead(self.parsers, self.lookahead, self.block_size, self._watch)
+
+    def _identify(self, identity: Identity, number: int, facts: Facts) -> Identity:
+        """Return the identity with the rank that is known once some of the trace was read."""
+        rank, _ = self.planned.rank_of(self.ingest.ranks, facts)
+        if not number and rank in (None, identity.rank):
+            return identity
+        part = self.ingest.writer.next_part(identity.run, identity.collector, rank, replace=self.ingest.replace)
+        return replace(identity, rank=rank, part=part)
+
+    def _check(self, trace: Staged) -> None:
+        """Raise NothingToAnalyse for a process that did not use the GPU, InputError for what --strict minds."""
+        if trace.facts.is_helper and self.planned.searched and not trace.rows["gpu_events"]:
+            raise NothingToAnalyse(
+                f"a process without GPU records ({trace.events:,} other events); name the file itself to store it"
             )
         if self.ingest.strict:
-            self._insist_on_whole(reading.facts, rows_of["rejects"])
-        rank, rank_source = self.ingest.ranks.of(path, reading.facts.rank)
-        settled = replace(
-            identity,
-            rank=rank,
-            part=self.part
-            if rank == identity.rank
-            else self.ingest.writer.next_part(run, collector, rank, replace=self.ingest.replace),
-            trace_id=self.ingest.writer.free_trace_id(run, collector, mark, digest),
-        )
-        if settled != identity:
-            identity = settled
-            relabel(folder, identity)
-        shown = self.planned.shown if self.planned.shown == STDIN else str(path.absolute())
-        trace = self._trace_row(reading.facts, rows_of, shown, size, rank_source)
-        write_traces_row(folder, identity, trace)
-        old = self.ingest.writer.before(run, collector, rank) if self.ingest.replace else []
+            trace.insist_on_whole()
+
+    def _commit(self, trace: Staged, number: int, mark: str, digest: str, size: int) -> Outcome:
+        """Put a staged trace into the store."""
+        writer, first = self.ingest.writer, trace.identity
+        run, collector = first.run, first.collector
+        rank, rank_source = self.planned.rank_of(self.ingest.ranks, trace.facts)
+        part = first.part
+        if rank != first.rank:
+            part = writer.next_part(run, collector, rank, replace=self.ingest.replace)
+        by_content = numbered(digest, number, hashed=True)[:TRACE_ID_LENGTH]
+        trace_id = writer.free_trace_id(run, collector, first.trace_id, by_content)
+        identity = replace(first, rank=rank, part=part, trace_id=trace_id)
+        if identity != first:
+            relabel(trace.folder, identity)
+        shown = self.planned.shown if self.planned.shown == STDIN else str(self.planned.path.absolute())
+        row = trace.trace_row(shown, size, rank_source)
+        write_traces_row(trace.folder, identity, row)
+        old = writer.before(run, collector, rank) if self.ingest.replace else []
         manifest = Manifest(
             schema_version=schema.VERSION,
             tool_version=__version__,
             identity=identity,
             sequence=0,
-            content_hash=digest,
-            fingerprint=mark,
-            trace=trace,
-            rows=rows_of,
-            replaces=[self.ingest.writer.store.name_of(t) for t in old],
+            content_hash=numbered(digest, number),
+            fingerprint=numbered(mark, number),
+            trace=row,
+            rows=trace.rows,
+            replaces=[writer.store.name_of(t) for t in old],
         )
-        committed, is_new = self.ingest.writer.commit(folder, manifest)
+        committed, is_new = writer.commit(trace.folder, manifest)
         if not is_new:
             return self._already(committed)
         return Outcome(self.planned, "stored", committed, notes=_notes(committed, old))
 
-    def _write(self, reading: TraceReading, tables: TraceWriter) -> dict[str, int]:
-        """Write what is read; the next batch is read meanwhile. Return the rows per table."""
-
-        def append(batch: Batch) -> None:
-            for table, rows in batch.tables.items():
-                if table in self.ingest.leave_out:
-                    self._left_out[table] += rows.num_rows
-                else:
-                    tables.append(table, rows)
-            tables.append_rejects(batch.rejects)
-            self._rejects.update(reject.reason for reject in batch.rejects)
-            if batch.rejects and self._first_reject is None:
-                self._first_reject = batch.rejects[0].byte_offset
-
-        written: Future[None] | None = None
-        with ThreadPoolExecutor(1, "write") as thread:
-            try:
-                for batch in reading:
-                    if written:
-                        written.result()
-                    written = thread.submit(append, batch)
-                    self._events += batch.events
-                if written:
-                    written.result()
-            finally:
-                thread.shutdown()
-                rows_of = tables.close()
-        return rows_of
-
-    def _insist_on_whole(self, facts: Facts, rejected: int) -> None:
-        """Raise InputError, naming the first place, when anything was repaired, rejected or cut off."""
-        places = [p for p in (self._first_reject, facts.first_repair) if p is not None]
-        if places:
-            raise InputError(
-                f"--strict: {facts.repairs.total():,} repairs and {rejected:,} rejected events,"
-                f" the first at byte {min(places):,}; without --strict the rest is stored"
-            )
-        if not facts.complete:
-            raise InputError(f"--strict: {facts.warnings[0]}; without --strict what there is is stored")
-
-    def _trace_row(
-        self, facts: Facts, rows: dict[str, int], shown: str, size: int, rank_source: str
-    ) -> dict[str, object]:
-        """Return the row of `traces`: the columns of `schema.TRACE_COLUMNS`."""
-        rejected, left_out = rows["rejects"], self._left_out.total()
-        stored = sum(count for table, count in rows.items() if table != "rejects")
-        if stored + rejected + left_out != self._events:
-            raise InputError(
-                f"{self._events:,} events were read, but {stored:,} stored, {rejected:,} rejected and"
-                f" {left_out:,} left out: a fault of this tool, please report it"
-            )
-        return {
-            "world_size": facts.world_size,
-            "rank_source": rank_source,
-            "path": shown,
-            "bytes": size,
-            "host": facts.host,
-            "pid": facts.pid,
-            "device_name": facts.device_name,
-            "profiler": facts.profiler,
-            "clock_base_ns": facts.clock_base_ns,
-            "clock_domain": facts.clock_domain,
-            "complete": facts.complete,
-            "events_read": self._events,
-            "events_stored": stored,
-            "events_rejected": rejected,
-            "events_left_out": left_out,
-            "repairs": facts.repairs.total(),
-            "warnings": [*facts.warnings, *self._warnings(facts, rows, rank_source)],
-        }
-
-    def _warnings(self, facts: Facts, rows: dict[str, int], rank_source: str) -> list[str]:
-        found = []
-        if self._rejects:
-            reasons = "; ".join(f"{count:,} {reason}" for reason, count in self._rejects.most_common(5))
-            found.append(f"{rows['rejects']:,} events could not be stored ({reasons}); the view rejects has them")
-        if facts.repairs:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(facts.repairs.items()))
-            found.append(f"repaired: {kinds}; first at byte {facts.first_repair:,}")
-        found += [f"{count:,} {table} were left out, as asked" for table, count in self._left_out.items()]
-        if not rows["gpu_events"]:
-            seen = sorted(((count, table) for table, count in rows.items() if count), reverse=True)
-            found.append(f"no GPU events; the trace holds {', '.join(f'{n:,} {table}' for n, table in seen)}")
-        if rank_source == "unknown":
-            found.append("the rank is not known: neither the trace nor its name says it (--rank, --rank-map)")
-        elif rank_source not in ("distributedInfo", "--rank", "--rank-map"):
-            found.append(f"the rank was taken from the {rank_source}, the trace does not say it")
-        return found
-
     def _already(self, stored: StoredTrace) -> Outcome:
         """Say that the content is in the store; give it the rank that the user says, where it has another."""
-        rank, rank_source = self.ingest.ranks.of(self.planned.path, None)
+        rank, rank_source = self.ingest.ranks.of(self.planned.path, Facts())
         if rank is not None and rank_source.startswith("--") and rank != stored.identity.rank:
             return self._rerank(stored, rank, rank_source)
         of = stored.identity
@@ -286,7 +231,7 @@ class FileIngest:
 
     def _watch(self) -> None:
         self.ingest.check_stop()
-        self.ingest.progress.file_advanced(self.planned.path, self._source.raw_position, self._events)
+        self.ingest.progress.file_advanced(self.planned.path, self._file.position, self._events)
 
 
 def rank_text(rank: int | None) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -13,15 +9,15 @@ from typing import Final
 import orjson
 
 from traceanalyzer.errors import InputError, NothingToAnalyse, UsageError
+from traceanalyzer.ingest.relate import guess_ranks, name_runs, without_repeats
+from traceanalyzer.ingest.search import find_files
 from traceanalyzer.readers import recognise
-from traceanalyzer.readers.base import Recognised
+from traceanalyzer.readers.base import Facts, Recognised
 from traceanalyzer.readers.ranks import rank_from_path
 from traceanalyzer.store.layout import check_run_name
 
 STDIN: Final = "-"
 _RANKS: Final = 10_000_000
-_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
-"""What a search in a folder looks at; a file named on the command line may be called anything."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +51,18 @@ class RankChoice:
         names = {name for item in plan for name in (str(item.path), item.path.name)}
         return [name for name in self.by_name if name not in names]
 
-    def of(self, path: Path, recorded: int | None) -> tuple[int | None, str]:
-        """Return (rank, rank_source) of a file whose trace says `recorded`."""
+    def of(self, path: Path, facts: Facts, *, may_guess: bool = False) -> tuple[int | None, str]:
+        """Return (rank, rank_source) of a trace: what the user, the trace, its name say, or what it may be."""
         if self.rank is not None:
             return self.rank, "--rank"
         for name in (str(path), path.name):
             if name in self.by_name:
                 return self.by_name[name], "--rank-map"
-        if recorded is not None:
-            return recorded, "distributedInfo"
+        if facts.rank is not None:
+            return facts.rank, facts.rank_source or "unknown"
         rank, where = rank_from_path(path)
+        if rank is None and may_guess and facts.guessed_rank is not None:
+            return facts.guessed_rank, facts.guess_source or "unknown"
         return rank, where or "unknown"
 
 
@@ -104,11 +102,19 @@ class Planned:
     """The file was found by searching a folder, not named by the user."""
     shown: str
     """What the user knows the file as."""
+    may_guess: bool = False
+    """Whether a guess of the rank can be right: not where the traces of a run come from several machines."""
+    copy_of: Path | None = None
+    """Another file of the plan that seems to hold the same; the ingest makes sure."""
 
     @property
     def counts(self) -> bool:
         """Whether failing on this file is a failure of the ingest: not for a stray file in a searched folder."""
         return self.found.is_trace or not self.searched
+
+    def rank_of(self, ranks: RankChoice, facts: Facts) -> tuple[int | None, str]:
+        """Return (rank, rank_source) by what is known of the trace now."""
+        return ranks.of(self.path, facts, may_guess=self.may_guess)
 
 
 def make_plan(sources: list[str], *, run: str | None, ranks: RankChoice, collector: str) -> list[Planned]:
@@ -120,64 +126,26 @@ def make_plan(sources: list[str], *, run: str | None, ranks: RankChoice, collect
         check_run_name(run)
     plan: list[Planned] = []
     bases: list[Path] = []
-    for path, base, searched in _files(sources):
+    taken: set[Path] = set()
+    for path, base, searched in find_files(sources):
+        if path.absolute() in taken:  # it is read with another file
+            continue
         found = recognise(path, collector) if path.is_file() else _not_a_file(path)
-        rank, rank_source = ranks.of(path, found.facts.rank)
-        plan.append(Planned(path, found, run or base.resolve().name or "run", rank, rank_source, searched, str(path)))
+        if found.reader:
+            taken.update(file.absolute() for file in found.reader.files(path))
+        plan.append(Planned(path, found, run or base.resolve().name or "run", None, "unknown", searched, str(path)))
         bases.append(base)
     if not plan:
-        raise NothingToAnalyse(f"no traces in {', '.join(sources)}: nothing there is named {', '.join(_SUFFIXES)}")
-    return plan if run else _name_runs(plan, bases)
+        raise NothingToAnalyse(f"no traces in {', '.join(sources)}: no file there has the name of a trace")
+    plan = guess_ranks(without_repeats(plan))
+    plan = [replace(item, rank=rank, rank_source=source) for item in plan for rank, source in [_rank(item, ranks)]]
+    return plan if run else name_runs(plan, bases)
 
 
-def _name_runs(plan: list[Planned], bases: list[Path]) -> list[Planned]:
-    """Name the runs of searched folders.
-
-    A folder is one run, and the run's name is the folder's, unless the same rank (or several files of unknown rank)
-    lies in several folders below it: then each of those is a run.
-    """
-    below: dict[tuple[Path, int | None], set[Path]] = {}
-    for item, base in zip(plan, bases, strict=True):
-        if item.searched and item.found.reader:
-            below.setdefault((base, item.rank), set()).add(item.path.parent)
-    several = {base for (base, _), parents in below.items() if len(parents) > 1}
-    return [
-        replace(item, run=item.path.parent.relative_to(base).as_posix())
-        if base in several and item.path.parent != base
-        else item
-        for item, base in zip(plan, bases, strict=True)
-    ]
+def _rank(item: Planned, ranks: RankChoice) -> tuple[int | None, str]:
+    return item.rank_of(ranks, item.found.facts)
 
 
 def _not_a_file(path: Path) -> Recognised:
     why = "a broken symbolic link" if path.is_symlink() else "not a file"
     return Recognised(why, problem=InputError(f"{path}: {why}"), is_trace=False)
-
-
-def _files(sources: list[str]) -> list[tuple[Path, Path, bool]]:
-    """Return (file, folder that names the run, searched?) in a stable order, each file once."""
-    seen: dict[Path, tuple[Path, Path, bool]] = {}
-    for source in sources:
-        path = Path(source)
-        if path.is_dir():
-            listed = [(file, path, True) for file in sorted(_search(path), key=_natural)]
-        elif os.path.lexists(path):
-            listed = [(path, path.absolute().parent, False)]
-        elif matches := sorted((Path(m) for m in glob.glob(source, recursive=True)), key=_natural):
-            listed = [(match, match.absolute().parent, False) for match in matches if not match.is_dir()]
-        else:
-            raise UsageError(f"{source}: no such file or folder, and no file matches it as a pattern")
-        for entry in listed:
-            seen.setdefault(entry[0].absolute(), entry)
-    return list(seen.values())
-
-
-def _natural(path: Path) -> list[tuple[int, int | str]]:
-    """Sort key that puts rank2 before rank10."""
-    return [(0, int(t)) if t.isdigit() else (1, t) for t in re.findall(r"\d+|\D+", str(path))]
-
-
-def _search(folder: Path) -> Iterable[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(parent, name) for name in names if name.endswith(_SUFFIXES) and not name.startswith("."))

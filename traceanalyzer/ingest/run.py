@@ -61,7 +61,7 @@ class Ingest(Shared):
     resources: Resources
 
     def run(self, plan: list[Planned]) -> list[Outcome]:
-        """Ingest the planned files; return one outcome per file, in the plan's order.
+        """Ingest the planned files; return one outcome per trace, in the plan's order.
 
         Problems with single files are in their outcomes. Raises MachineError when the machine fails (the traces
         committed before stay), KeyboardInterrupt when interrupted.
@@ -75,13 +75,13 @@ class Ingest(Shared):
             ThreadPoolExecutor(at_once, "file") as files,
         ):
 
-            def one(planned: Planned, part: int | None) -> Outcome:
+            def one(planned: Planned, part: int | None) -> list[Outcome]:
                 job = FileIngest(self, planned, part, parsers, lookahead, block_size, group_bytes)
                 return job.run()
 
             futures = [files.submit(one, planned, self._reserve_part(planned)) for planned in plan]
             try:
-                outcomes = [future.result() for future in futures]
+                outcomes = [outcome for future in futures for outcome in future.result()]
             except BaseException:
                 self.stop.set()
                 _cancel(futures)
@@ -93,7 +93,7 @@ class Ingest(Shared):
         """See to it that planned files which are in the store already are not replaced by the other planned ones."""
         for planned in plan:
             if planned.found.reader:
-                mark = fingerprint(planned.path)
+                mark = fingerprint(planned.found.reader.files(planned.path))
                 stored = self.writer.with_fingerprint(planned.run, planned.found.reader.collector, mark)
                 if stored:
                     self.writer.affirm(stored)
@@ -116,7 +116,7 @@ class Ingest(Shared):
         return self.writer.next_part(planned.run, reader.collector, planned.rank, replace=self.replace)
 
 
-def _cancel(futures: list[Future[Outcome]]) -> None:
+def _cancel(futures: list[Future[list[Outcome]]]) -> None:
     for future in futures:
         future.cancel()
 

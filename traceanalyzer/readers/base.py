@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
     from traceanalyzer.errors import TraceAnalyzerError
-    from traceanalyzer.readers.source import ByteSource
 
 BLOCK_SIZE: Final = 6_500_000
 """Bytes of JSON parsed at once: smaller costs calls, larger falls out of the processor's caches (measured)."""
@@ -50,6 +49,14 @@ class Facts:
     """What is known about a trace besides its events; complete when its reader has ended."""
 
     rank: int | None = None
+    """As recorded."""
+    rank_source: str | None = None
+    """Where it was recorded, such as 'distributedInfo'."""
+    guessed_rank: int | None = None
+    """What the rank may be, by something that is usually the same; used where no name says better."""
+    guess_source: str | None = None
+    gpu_locations: list[int] = field(default_factory=list)
+    """PCI locations of the GPUs that the process could use."""
     world_size: int | None = None
     host: str | None = None
     pid: int | None = None
@@ -64,6 +71,8 @@ class Facts:
     first_repair: int | None = None
     """Byte of the decompressed file where the first repair was made."""
     warnings: list[str] = field(default_factory=list)
+    is_helper: bool = False
+    """A process beside the training that happened to be recorded, should it have no GPU work."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +85,54 @@ class Recognised:
     problem: TraceAnalyzerError | None = None
     is_trace: bool = True
     """False for files that merely lie beside traces: they are listed and do not count as failures in a folder."""
+    process: str | None = None
+    """How the collector calls the process, when other files beside this one may be of the same."""
+    richness: int = 0
+    """Of several files of one process, that with the most is read."""
 
 
 class TraceReading(Protocol):
-    """One file being read: iterate over its batches, then `facts` is complete."""
+    """One trace being read: iterate over its batches, then `facts` is complete."""
 
     facts: Facts
 
     def __iter__(self) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class HowToRead:
+    """What of the machine a reading may take, and who watches it."""
+
+    pool: Executor
+    """Parses blocks."""
+    lookahead: int
+    """Groups of blocks in memory at once."""
+    block_size: int
+    """Bytes per block, about."""
+    watch: Callable[[], None]
+    """Called after each piece that was read; may raise to stop the reading."""
+
+
+class TraceFile(Protocol):
+    """One file being read: go through its traces, each to its end, then `digest` is known."""
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file (as it is, compressed or not) read so far."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Hash of the content, as `source.content_hash` gives it."""
+        ...
+
+    def traces(self) -> Iterator[TraceReading]:
+        """Yield what is to be read as one trace each."""
+        ...
+
+    def __enter__(self) -> TraceFile: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Reader(Protocol):
@@ -95,6 +144,10 @@ class Reader(Protocol):
         """Return what the file is when this format claims it, else None; reads only its beginning (and end)."""
         ...
 
-    def read(self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int) -> TraceReading:
-        """Read the trace; `pool` parses blocks, at most `lookahead` of about `block_size` bytes are in memory."""
+    def files(self, path: Path) -> list[Path]:
+        """Return all files that are read with `path`, which is one of them."""
+        ...
+
+    def open(self, path: Path, how: HowToRead) -> TraceFile:
+        """Open a file that was recognised. Raises InputError when it cannot be read."""
         ...

@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from traceanalyzer.errors import InputError, NothingToAnalyse
-from traceanalyzer.readers.base import BLOCK_SIZE, BLOCKS_AT_ONCE, Batch, Facts, Recognised, Reject
-from traceanalyzer.readers.document import Block, Document
+from traceanalyzer.readers.base import BLOCKS_AT_ONCE, Batch, Facts, HowToRead, Recognised, Reject
+from traceanalyzer.readers.document import Document
+from traceanalyzer.readers.json_stream import Block
 from traceanalyzer.readers.kineto_facts import KEPT_KEYS, fill_facts, metadata_at_end
 from traceanalyzer.readers.kineto_parser import BlockRefused, KeyTwiceRefused, Parsed, parser_of_thread
 from traceanalyzer.readers.repair import masked
 from traceanalyzer.readers.salvage import Depth, Salvaged, salvage
-from traceanalyzer.readers.source import ByteSource
+from traceanalyzer.readers.source import ByteSource, JsonFile
 
 _HEAD: Final = 64 << 10
 _RTL_CATEGORIES: Final = frozenset({"KernelExecution", "UserMarker"})
@@ -48,12 +49,12 @@ _Waiting = tuple[list[Block], Future[list[_Result]]]
 class KinetoReading:
     """One Kineto file being read; see `base.TraceReading`."""
 
-    def __init__(self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int) -> None:
+    def __init__(self, source: ByteSource, how: HowToRead) -> None:
         self.facts = Facts()
         self._source = source
-        self._document = Document(source, block_size, KEPT_KEYS)
-        self._pool = pool
-        self._lookahead = lookahead
+        self._document = Document(source, how.block_size, KEPT_KEYS)
+        self._pool = how.pool
+        self._lookahead = how.lookahead
         self._exact = threading.Event()
         self._events = 0
         self._rejected = 0
@@ -258,7 +259,8 @@ class KinetoReader:
         fill_facts(facts, metadata)
         return Recognised("PyTorch profiler JSON", self, facts)
 
-    def read(
-        self, source: ByteSource, pool: Executor, *, lookahead: int, block_size: int = BLOCK_SIZE
-    ) -> KinetoReading:
-        return KinetoReading(source, pool, lookahead=lookahead, block_size=block_size)
+    def files(self, path: Path) -> list[Path]:
+        return [path]
+
+    def open(self, path: Path, how: HowToRead) -> JsonFile:
+        return JsonFile(path, how, lambda source: iter([KinetoReading(source, how)]))

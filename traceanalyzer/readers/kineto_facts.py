@@ -41,6 +41,7 @@ def fill_facts(facts: Facts, metadata: dict[str, Any]) -> None:
     info = metadata.get("distributedInfo")
     if isinstance(info, dict):
         facts.rank = integer(info.get("rank"), 0, 2**31)
+        facts.rank_source = "distributedInfo"
         facts.world_size = integer(info.get("world_size"), 0, 2**31)
     base = integer(metadata.get("baseTimeNanoseconds"))
     if base is not None:

@@ -22,7 +22,8 @@ import orjson
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.readers.base import Reject
-from traceanalyzer.readers.document import BOUNDARY, Block
+from traceanalyzer.readers.document import BOUNDARY
+from traceanalyzer.readers.json_stream import Block
 from traceanalyzer.readers.pieces import Pieces, cut_in_pieces
 from traceanalyzer.readers.repair import is_sound, masked, repaired
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import xxhash
 
 from traceanalyzer.errors import InputError
+
+if TYPE_CHECKING:
+    from traceanalyzer.readers.base import HowToRead, TraceReading
 
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
@@ -171,28 +174,66 @@ def _inflater(file: BinaryIO, magic: bytes) -> _Inflater | None:
     return None
 
 
-def fingerprint(path: Path) -> str:
-    """Return a hash (XXH3, 128 bits, hex) of the file's size, its ends and pieces spread evenly over it.
+class JsonFile:
+    """A JSON file as a `base.TraceFile`: `read` makes readings out of its bytes."""
+
+    def __init__(self, path: Path, how: HowToRead, read: Callable[[ByteSource], Iterator[TraceReading]]) -> None:
+        """Open the file. Raises InputError when it cannot be read."""
+        self._source = ByteSource(path, how.watch)
+        self._read = read
+
+    @property
+    def position(self) -> int:
+        return self._source.raw_position
+
+    @property
+    def digest(self) -> str:
+        return self._source.digest
+
+    def traces(self) -> Iterator[TraceReading]:
+        return self._read(self._source)
+
+    def __enter__(self) -> JsonFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+
+
+def fingerprint(paths: Sequence[Path]) -> str:
+    """Return a hash (XXH3, 128 bits, hex) of the files' sizes, their ends and pieces spread evenly over them.
 
     It names a trace before anything was parsed, at no cost; that two traces which share it are the same is not
-    assumed but checked by their content's hash. Raises InputError when the file cannot be read.
+    assumed but checked by their content's hash. Raises InputError when a file cannot be read.
     """
     digest = xxhash.xxh3_128()
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = file.seek(0, 2)
-            digest.update(str(size).encode())
-            for number in range(_PIECES + 1):
-                file.seek(max(0, (size - _PIECE) * number // _PIECES))
-                digest.update(file.read(_PIECE))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    for path in paths:
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = file.seek(0, 2)
+                digest.update(str(size).encode())
+                for number in range(_PIECES + 1):
+                    file.seek(max(0, (size - _PIECE) * number // _PIECES))
+                    digest.update(file.read(_PIECE))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     return digest.hexdigest()
 
 
-def content_hash(path: Path, watch: Callable[[], None] | None = None) -> str:
-    """Return the hash of a file's decompressed content, as `ByteSource.digest` gives it after the last byte."""
-    with ByteSource(path, watch) as source:
-        while source.read(_HASH_CHUNK):
-            pass
-        return source.digest
+def content_hash(paths: Sequence[Path], watch: Callable[[], None] | None = None) -> str:
+    """Return the hash of the files' decompressed content: of one file, as `ByteSource.digest` has it at its end."""
+    digests = []
+    for path in paths:
+        with ByteSource(path, watch) as source:
+            while source.read(_HASH_CHUNK):
+                pass
+            digests.append(source.digest)
+    return digests[0] if len(digests) == 1 else xxhash.xxh3_128("".join(digests).encode()).hexdigest()
+
+
+def numbered(digest: str, number: int, *, hashed: bool = False) -> str:
+    """Return the hash of the n-th trace of a file with the hash `digest`; `hashed`: as hex digits again."""
+    if not number:
+        return digest
+    name = f"{digest}#{number}"
+    return xxhash.xxh3_128(name.encode()).hexdigest() if hashed else name

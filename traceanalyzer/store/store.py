@@ -152,6 +152,18 @@ class StoreWriter:
         """Return the trace of this run and collector that has this content."""
         return self._find(run, collector, lambda manifest: manifest.content_hash == content_hash)
 
+    def of_same_file(self, first: StoredTrace) -> list[StoredTrace]:
+        """Return the traces that came from the same file as `first`, its first one."""
+        of = first.identity
+        begin = f"{first.manifest.content_hash}#"
+        with self._mutex:
+            return [first] + [
+                trace
+                for trace in self._existing
+                if (trace.identity.run, trace.identity.collector) == (of.run, of.collector)
+                and trace.manifest.content_hash.startswith(begin)
+            ]
+
     def _find(self, run: str, collector: str, is_wanted: Callable[[Manifest], bool]) -> StoredTrace | None:
         with self._mutex:
             for trace in self._existing:
@@ -180,13 +192,12 @@ class StoreWriter:
             self._parts[run, collector, rank] = part + 1
         return part
 
-    def free_trace_id(self, run: str, collector: str, fingerprint: str, content_hash: str) -> str:
-        """Return the id for a trace: from the fingerprint, or from the content where the run has that one already."""
-        wanted = fingerprint[:TRACE_ID_LENGTH]
+    def free_trace_id(self, run: str, collector: str, wanted: str, otherwise: str) -> str:
+        """Return the id for a trace: the wanted one, or the other where the run has that one already."""
         with self._mutex:
             traces = [t.identity for t in self._existing]
         taken = {i.trace_id for i in traces if (i.run, i.collector) == (run, collector)}
-        return content_hash[:TRACE_ID_LENGTH] if wanted in taken else wanted
+        return otherwise if wanted in taken else wanted
 
     def new_folder(self) -> Path:
         """Return a path under the staging folder for one trace; it does not exist yet."""
