@@ -8,9 +8,10 @@ from typing import Final
 from traceanalyzer.errors import InputError, UsageError, did_you_mean
 from traceanalyzer.readers.base import Reader, Recognised
 from traceanalyzer.readers.kineto import KinetoReader
+from traceanalyzer.readers.rocprofv3 import Rocprofv3JsonReader
 from traceanalyzer.readers.source import ByteSource
 
-READERS: Final[tuple[Reader, ...]] = (KinetoReader(),)
+READERS: Final[tuple[Reader, ...]] = (Rocprofv3JsonReader(), KinetoReader())
 
 _MAGIC: Final = (
     (b"\x89PNG", "a PNG image"),

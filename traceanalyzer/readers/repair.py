@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -25,7 +26,7 @@ _NAME: Final = re.compile(
 )
 _TIMES: Final = ("ts", "dur")
 _LATEST: Final = Decimal("1e17")
-_MARKS_OF_AN_EVENT: Final = {"ph", "cat", "name", "ts"}
+_MARKS_OF_AN_EVENT: Final = frozenset({"ph", "cat", "name", "ts"})
 
 _SECRET_PAIR: Final = re.compile(
     r'("[^"]*(?:token|secret|passw|credential|api_?key|private|auth)[^"]*"\s*:\s*)("(?:[^"\\]|\\.)*"?|[^,}\]\s]+)',
@@ -78,10 +79,11 @@ class _Number:
     text: str
 
 
-def repaired(text: bytes) -> tuple[bytes, Counter[str]] | None:
+def repaired(text: bytes, marks: Set[str] = _MARKS_OF_AN_EVENT) -> tuple[bytes, Counter[str]] | None:
     """Return a damaged event as valid JSON with the repairs that were made, None when it cannot be repaired.
 
-    Tries the repairs one after the other, each on top of those before it, until the text is a JSON object.
+    Tries the repairs one after the other, each on top of those before it, until the text is a JSON object that has
+    one of the keys in `marks`.
     """
     kinds: Counter[str] = Counter()
     try:
@@ -95,13 +97,13 @@ def repaired(text: bytes) -> tuple[bytes, Counter[str]] | None:
             if not count:
                 continue
             kinds[kind] += count
-        event = _decoded(shown, kinds)
+        event = _decoded(shown, kinds, marks)
         if event is not None:
             return _encoded(event, kinds), +kinds
     return None
 
 
-def _decoded(text: str, kinds: Counter[str]) -> dict[str, Any] | None:
+def _decoded(text: str, kinds: Counter[str], marks: Set[str]) -> dict[str, Any] | None:
     """Return the event that the text holds, None when it holds none.
 
     Raw control characters in texts are taken as they are; of a key that comes twice, the last counts.
@@ -122,7 +124,7 @@ def _decoded(text: str, kinds: Counter[str]) -> dict[str, Any] | None:
             value = decoder.decode(text)
         except (ValueError, RecursionError):
             continue
-        if not isinstance(value, dict) or not value.keys() & _MARKS_OF_AN_EVENT:
+        if not isinstance(value, dict) or not value.keys() & marks:
             return None
         if not strict:
             more["control character"] += 1

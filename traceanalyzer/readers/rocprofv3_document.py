@@ -223,7 +223,8 @@ class Rocprofv3Document(JsonStream):
 
     def _find_list_end(self, high: int) -> int | None:
         """Return where the last record of the list ends, if the list ends before `high`."""
-        for match in _LIST_END.finditer(self._buf, 0, high):
+        first = self._buf.find(b"]", 0, high)  # many lists have no other than the one at their end
+        for match in _LIST_END.finditer(self._buf, first, high) if first >= 0 else ():
             end = len(self._buf[: match.start()].rstrip())
             if self._buf[end - 1 : end] == b"}" and (
                 match.group(1) in _KNOWN_LISTS or self._is_record_before(end, match.start())

@@ -1,0 +1,318 @@
+"""Turns blocks of rocprofv3's JSON records into typed rows, and takes apart those that are damaged."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from traceanalyzer.readers.base import Reject
+from traceanalyzer.readers.kineto_parser import BlockParser, parser_of_thread
+from traceanalyzer.readers.kineto_tables import NOT_FINITE
+from traceanalyzer.readers.repair import masked, repaired
+from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
+from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, UNNAMED_KINDS, Columns, Rows, rows_of
+from traceanalyzer.readers.rocprofv3_tables import FAMILIES, family_of, flat, read_query, tolerant_query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceanalyzer.readers.rocprofv3_document import Records
+
+_MARKS_OF_A_RECORD: Final = frozenset(
+    {"size", "kind", "correlation_id", "start_timestamp", "dispatch_data", "kernel_id", "record"}
+)
+_NOT_FINITE: Final = re.compile(NOT_FINITE.encode())
+_SIGNS_OF_NOT_FINITE: Final = (b"N", b"I", b":nan", b":inf")
+"""As the collector's writer spells them (NaN, Infinity) or printf (nan, inf). Looking for a byte costs next to nothing,
+and most records have neither of these two; only where one is found the slow pattern is tried."""
+_LEAST_OBJECT_SIZE: Final = 1 << 20
+_SAMPLE: Final = 200
+Texts = tuple[Any, ...]
+"""Arrow texts and constant texts, which joined give one text per record."""
+
+_NO_TEXT: Final = re.compile(rb"[\s,]*")
+
+
+class RecordsRefusedError(Exception):
+    """A block of records is not what it should be: each record must be looked at."""
+
+
+@dataclass
+class Context:
+    """What the records of a process need to be understood; complete before the first one is read."""
+
+    pid: int | None
+    devices: dict[int, int]
+    """GPU ordinal by handle."""
+    kernels: KernelNames
+    records: RecordNames
+    markers: dict[int, str]
+    """Texts of markers by correlation id."""
+
+
+@dataclass
+class ParsedRecords:
+    """The rows of one block, with ordinals counted from its first record."""
+
+    events: int
+    rows: Rows
+    rejects: list[Reject] = field(default_factory=list)
+    repairs: Counter[str] = field(default_factory=Counter)
+    first_repair: int | None = None
+
+
+@dataclass
+class Sound:
+    """The sound records of a damaged block, and what became of the others."""
+
+    texts: list[bytes] = field(default_factory=list)
+    ordinals: list[int] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    repairs: Counter[str] = field(default_factory=Counter)
+    first_repair: int | None = None
+    events: int = 0
+
+    def keep(self, text: bytes) -> None:
+        self.texts.append(text)
+        self.ordinals.append(self.events)
+        self.events += 1
+
+
+def parse_records(records: Records, context: Context) -> ParsedRecords:
+    """Return the rows of a block; records that cannot be stored are among its rejects."""
+    import pyarrow as pa
+
+    family = family_of(records.group, records.list_name)
+    try:
+        columns = _read(parser_of_thread(), family, records.block.array)
+        args = _record_texts(records, len(columns["start_ns"]))
+    except RecordsRefusedError:
+        sound = sound_records(records)
+        columns, args = _read_tolerantly(parser_of_thread(), family, sound.texts)
+        columns["event_id"] = pa.array(sound.ordinals, pa.int64())
+        rows = _rows(family, columns, args, records, context)
+        return ParsedRecords(sound.events, rows, sound.rejects, sound.repairs, sound.first_repair)
+    columns["event_id"] = pa.arange(0, len(columns["start_ns"]))
+    return ParsedRecords(len(columns["event_id"]), _rows(family, columns, args, records, context))
+
+
+def parse_symbols(records: Records, kernels: KernelNames) -> ParsedRecords:
+    """Take in a block of kernel symbols. They are no events, so there are no rows."""
+    try:
+        columns = _read(parser_of_thread(), "symbol", records.block.array)
+        repairs, first = Counter[str](), None
+    except RecordsRefusedError:
+        sound = sound_records(records)
+        columns, _ = _read_tolerantly(parser_of_thread(), "symbol", sound.texts)
+        repairs, first = sound.repairs, sound.first_repair
+        if sound.rejects:
+            repairs["damaged kernel symbol"] += len(sound.rejects)
+            first = min(r.byte_offset for r in sound.rejects) if first is None else first
+    names = list(FAMILIES["symbol"])
+    for values in zip(*(columns[name].to_pylist() for name in names), strict=True):
+        kernels.add(dict(zip(names, values, strict=True)))
+    return ParsedRecords(0, Rows(), [], repairs, first)
+
+
+def _read(parser: BlockParser, family: str, array: bytes) -> Columns:
+    """Return the columns of sound records. Raises RecordsRefusedError."""
+    import duckdb
+
+    keeps_text = family != "symbol"
+    if keeps_text and any(sign in array for sign in _SIGNS_OF_NOT_FINITE) and _NOT_FINITE.search(array):
+        raise RecordsRefusedError("a number that is not finite")
+    url = parser.files.put("records.json", array)
+    try:
+        found = parser.connection.sql(read_query(url, family, max(len(array), _LEAST_OBJECT_SIZE))).to_arrow_table()
+    except duckdb.Error as error:
+        raise RecordsRefusedError(str(error)) from error
+    finally:
+        parser.files.clear()
+    return flat(family, found)
+
+
+def _read_tolerantly(parser: BlockParser, family: str, texts: list[bytes]) -> tuple[Columns, Texts]:
+    """Return the columns of records that are valid JSON objects, and their texts behind the opening brace."""
+    import pyarrow as pa
+
+    whole = pa.array(texts, pa.string())
+    parser.connection.register("records", pa.table({"text": whole}))
+    try:
+        found = parser.connection.execute(tolerant_query(family)).to_arrow_table()
+    finally:
+        parser.connection.unregister("records")
+    columns = {name: found.column(name).combine_chunks() for name in found.column_names}
+    return columns, (pa.array([text[1:] for text in texts], pa.string()),)
+
+
+def _record_texts(records: Records, count: int) -> Texts:
+    """Return the texts of the records behind their opening braces, cut between two records, as parts to be joined.
+
+    Raises RecordsRefusedError when there are not as many as were read.
+    """
+    import pyarrow as pa
+
+    key = records.first_key
+    text = records.block.text().strip()
+    between = re.compile(rb"\}\s*,\s*\{\s*" + re.escape(key) + rb"\s*:").search(text)
+    separator = between.group() if between else b"}"
+    parts = text.split(separator) if between else [text]
+    first = re.compile(rb"\{\s*" + re.escape(key) + rb"\s*:").match(text)
+    if len(parts) != count or not first or not key:
+        raise RecordsRefusedError("the records are not laid out alike")
+    parts[0] = parts[0][first.end() :]
+    parts[-1] = parts[-1].removesuffix(b"}")
+    return key.decode() + ":", pa.array(parts, pa.string()), "}"
+
+
+def _rows(family: str, columns: Columns, texts: Texts, records: Records, context: Context) -> Rows:
+    """Put names in the place of numbers, and return the rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    noticed: Counter[str] = Counter()
+    openings: Any = "{"
+    if family == "dispatch":
+        columns["device"] = _looked_up(columns["agent"], context.devices)
+        columns["stream"] = pc.coalesce(columns["stream"], columns["queue"])
+        columns["name"], openings, unknown = context.kernels.columns(columns["kernel_id"])
+        noticed[UNNAMED_KERNELS] += unknown
+    elif family == "copy":
+        target, source = (_looked_up(columns[end], context.devices) for end in ("target", "source"))
+        columns["device"] = pc.coalesce(target, source)
+        columns["between_gpus"] = pc.fill_null(pc.not_equal(target, source), False)
+    if "operation" in columns:
+        noticed[UNNAMED_KINDS] += _name_records(family, columns, records, context)
+    if family == "marker":
+        texts_of = pc.take(
+            pa.array(context.markers.values(), pa.string()),
+            pc.index_in(columns["correlation_id"], value_set=pa.array(context.markers.keys(), pa.int64())),
+        )
+        columns["name"] = pc.coalesce(texts_of, columns["name"])
+    if family == "other":
+        _fill_counter_records(columns, context)
+    columns["args"] = pc.binary_join_element_wise(openings, *texts, "")
+    rows = rows_of(family, columns, context.pid, records.list_name)
+    rows.noticed += noticed
+    return rows
+
+
+def _looked_up(keys: pa.Array, values: dict[int, int]) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    at = pc.index_in(keys, value_set=pa.array(values.keys(), pa.int64()))
+    return pc.take(pa.array(values.values(), pa.int64()), at)
+
+
+def _name_records(family: str, columns: Columns, records: Records, context: Context) -> int:
+    """Name kind and operation of the records, of which there are few different ones; return how many have no name."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    group = records.group
+    pair = pc.binary_join_element_wise(pc.fill_null(columns["kind"], ""), pc.fill_null(columns["operation"], ""), "\n")
+    found = pc.dictionary_encode(pair)
+    kinds, operations, is_unknown = [], [], []
+    for text in found.dictionary.to_pylist():
+        kind, _, operation = text.partition("\n")
+        kind_name = context.records.kind(group, kind)
+        name = context.records.operation(group, kind, operation)
+        is_unknown.append(bool(kind or operation) and not (kind_name and name))
+        kinds.append((kind_name or f"kind {kind}").lower() if kind else records.list_name)
+        operations.append((name or f"operation {operation}") if operation else None)
+    at = found.indices
+    columns["operation"] = pc.take(pa.array(operations, pa.string()), at)
+    columns["category"] = columns["api"] = pc.take(pa.array(kinds, pa.string()), at)
+    if family != "copy":
+        columns["name"] = columns["operation"]
+    if family == "other":  # these lists need not have kinds and operations
+        return 0
+    unknown: int = pc.sum(pc.take(pa.array(is_unknown, pa.bool_()), at)).as_py() or 0
+    return unknown
+
+
+def _fill_counter_records(columns: Columns, context: Context) -> None:
+    """Take time, correlation id and kernel name of a counter's record from the dispatch in it."""
+    import pyarrow.compute as pc
+
+    columns["start_ns"] = pc.coalesce(columns["start_ns"], columns["dispatch_start_ns"])
+    columns["end_ns"] = pc.coalesce(columns["end_ns"], columns["dispatch_end_ns"])
+    names, _, _ = context.kernels.columns(columns["kernel_id"])
+    columns["name"] = pc.coalesce(columns["name"], names)
+    correlation = pc.coalesce(columns["correlation_id"], columns["dispatch_correlation"])
+    columns["id"] = pc.cast(correlation, "string")
+
+
+def sound_records(records: Records) -> Sound:
+    """Return what is sound in a block, repairing what can be repaired and rejecting the rest one by one.
+
+    The block is cut where records begin; neighbours that are no records on their own are tried together, since one
+    may have been cut inside.
+    """
+    block, found = records.block, Sound()
+    text = block.text()
+    key = re.escape(records.first_key) if records.first_key else rb'"[A-Za-z_][^"\\]*"'
+    starts = [m.start() + 1 for m in re.finditer(rb"(?<=\})\s*,(?=\s*\{\s*" + key + rb"\s*:)", text)]
+    edges = [0, *starts, len(text)]
+    at = 0
+    while at < len(edges) - 1:
+        piece, begin = _piece(text, edges[at], edges[at + 1])
+        if is_object(piece):
+            found.keep(piece)
+            at += 1
+            continue
+        at += 1 if _repair(found, piece, block.offset + begin) else _join_or_reject(found, records, text, edges, at)
+    return found
+
+
+def _piece(text: bytes, start: int, end: int) -> tuple[bytes, int]:
+    """Return the text between two places without the white space and commas around it, and where it begins."""
+    begin = _NO_TEXT.match(text, start, end)
+    assert begin is not None
+    return text[begin.end() : end].rstrip(b" \t\r\n,"), begin.end()
+
+
+def is_object(text: bytes) -> bool:
+    """Say whether a text is one JSON object, strictly."""
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _repair(found: Sound, piece: bytes, offset: int) -> bool:
+    fixed = repaired(piece, _MARKS_OF_A_RECORD)
+    if fixed is None:
+        return False
+    text, kinds = fixed
+    found.repairs += kinds
+    if found.first_repair is None and kinds:
+        found.first_repair = offset
+    found.keep(text)
+    return True
+
+
+_PIECES_OF_A_RECORD: Final = 16
+
+
+def _join_or_reject(found: Sound, records: Records, text: bytes, edges: list[int], at: int) -> int:
+    """Deal with a piece that is no record, alone or with the next ones; return how many pieces are dealt with."""
+    block = records.block
+    for count in range(2, min(_PIECES_OF_A_RECORD, len(edges) - 1 - at) + 1):
+        joined, _ = _piece(text, edges[at], edges[at + count])
+        if is_object(joined):
+            found.keep(joined)
+            return count
+    piece, begin = _piece(text, edges[at], edges[at + 1])
+    if not piece:
+        return 1
+    cut = block.is_last and edges[at + 1] == len(text)
+    reason = "cut off where the file ends" if cut else "not a record"
+    found.rejects.append(Reject(found.events, block.offset + begin, reason, masked(piece[:_SAMPLE])))
+    found.events += 1
+    return 1
