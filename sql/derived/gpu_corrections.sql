@@ -14,12 +14,14 @@
 WITH work_item_launches AS (
     SELECT DISTINCT correlation_id
     FROM raw.runtime_calls
-    WHERE name = 'hipExtModuleLaunchKernel'
+    -- only PyTorch's profiler takes the work-items of this call for blocks
+    WHERE collector = 'pytorch'
+        AND name = 'hipExtModuleLaunchKernel'
         AND correlation_id > 0
 ),
 trace AS (
     SELECT
-        COALESCE(bool_or(block_x * block_y * block_z > 1024), false) AS is_swapped,
+        COALESCE(bool_or(collector = 'pytorch' AND block_x * block_y * block_z > 1024), false) AS is_swapped,
         -- the upper median, so that of two times far apart the later counts: clocks fail by giving 0
         -quantile_disc(-start_ns, 0.5) AS middle_ns
     FROM raw.gpu_events

@@ -131,8 +131,12 @@ def make_plan(sources: list[str], *, run: str | None, ranks: RankChoice, collect
         if path.absolute() in taken:  # it is read with another file
             continue
         found = recognise(path, collector) if path.is_file() else _not_a_file(path)
+        if searched and path.name.endswith(".tmp"):
+            found = _unfinished(path)
         if found.reader:
-            taken.update(file.absolute() for file in found.reader.files(path))
+            files = found.reader.files(path)
+            taken.update(file.absolute() for file in files)
+            path = files[0]
         plan.append(Planned(path, found, run or base.resolve().name or "run", None, "unknown", searched, str(path)))
         bases.append(base)
     if not plan:
@@ -144,6 +148,11 @@ def make_plan(sources: list[str], *, run: str | None, ranks: RankChoice, collect
 
 def _rank(item: Planned, ranks: RankChoice) -> tuple[int | None, str]:
     return item.rank_of(ranks, item.found.facts)
+
+
+def _unfinished(path: Path) -> Recognised:
+    why = "left by a profiler that ended while it wrote; name the file itself to read what there is"
+    return Recognised("an unfinished file", problem=InputError(f"{path}: {why}"), is_trace=False)
 
 
 def _not_a_file(path: Path) -> Recognised:

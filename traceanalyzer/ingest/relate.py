@@ -68,15 +68,16 @@ def guess_ranks(plan: list[Planned]) -> list[Planned]:
     hosts = Counter(key for key, _ in {(_run(item), _host(item)) for item in traces})
     places: dict[tuple[str, str], set[int]] = {}
     for item in traces:
-        if len(item.found.facts.gpu_locations) == 1:
-            places.setdefault(_run(item), set()).update(item.found.facts.gpu_locations)
+        if (place := item.found.facts.only_gpu_location) is not None:
+            places.setdefault(_run(item), set()).add(place)
     guessed = []
     for item in plan:
         facts = item.found.facts
         if item.found.reader and hosts[_run(item)] == 1:
             item = replace(item, may_guess=True)
-            if facts.guessed_rank == 0 and len(facts.gpu_locations) == 1 and len(places[_run(item)]) > 1:
-                order = sorted(places[_run(item)]).index(facts.gpu_locations[0])
+            place = facts.only_gpu_location
+            if facts.guessed_rank == 0 and place is not None and len(places[_run(item)]) > 1:
+                order = sorted(places[_run(item)]).index(place)
                 found = replace(item.found, facts=replace(facts, guessed_rank=order, guess_source="order of the GPUs"))
                 item = replace(item, found=found)
         guessed.append(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -27,8 +28,8 @@ class Reject:
     """An event that could not be stored."""
 
     event_id: int
-    byte_offset: int
-    """Where it begins in the decompressed file."""
+    byte_offset: int | None
+    """Where it begins in the decompressed file, where that is known."""
     reason: str
     sample: str
     """Its beginning, with what looks like a secret masked."""
@@ -55,8 +56,8 @@ class Facts:
     guessed_rank: int | None = None
     """What the rank may be, by something that is usually the same; used where no name says better."""
     guess_source: str | None = None
-    gpu_locations: list[int] = field(default_factory=list)
-    """PCI locations of the GPUs that the process could use."""
+    only_gpu_location: int | None = None
+    """Of a process that was shown a single GPU, where on the PCI bus that is; such a GPU is always number 0."""
     world_size: int | None = None
     host: str | None = None
     pid: int | None = None
@@ -135,10 +136,19 @@ class TraceFile(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Form(Enum):
+    """What a file looks like before anything is known of its format; a reader is asked about files of its form."""
+
+    JSON = auto()
+    SQLITE = auto()
+    CSV = auto()
+
+
 class Reader(Protocol):
     """A format: recognises a file by its content and reads it."""
 
     collector: str
+    form: Form
 
     def recognise(self, path: Path) -> Recognised | None:
         """Return what the file is when this format claims it, else None; reads only its beginning (and end)."""

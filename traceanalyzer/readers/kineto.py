@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceanalyzer.errors import InputError, NothingToAnalyse
-from traceanalyzer.readers.base import BLOCKS_AT_ONCE, Batch, Facts, HowToRead, Recognised, Reject
+from traceanalyzer.readers.base import BLOCKS_AT_ONCE, Batch, Facts, Form, HowToRead, Recognised, Reject
 from traceanalyzer.readers.document import Document
 from traceanalyzer.readers.json_stream import Block
 from traceanalyzer.readers.kineto_facts import KEPT_KEYS, fill_facts, metadata_at_end
@@ -237,6 +237,7 @@ class KinetoReader:
     """The PyTorch profiler's Chrome-trace JSON."""
 
     collector = "pytorch"
+    form = Form.JSON
 
     def recognise(self, path: Path) -> Recognised | None:
         """Claim any JSON document with `traceEvents` or a list of events, unless its events are another tool's."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceanalyzer.errors import InputError, NothingToAnalyse
-from traceanalyzer.readers.base import Batch, Facts, HowToRead, Recognised
+from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised
 from traceanalyzer.readers.rocprofv3_document import HEAD_KEYS, SYMBOLS, TOOL_KEY, Records, Rocprofv3Document
 from traceanalyzer.readers.rocprofv3_facts import Process, fill_facts, guess_from_devices, process_of
 from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
@@ -57,7 +57,7 @@ class Rocprofv3Reading:
 
         Raises NothingToAnalyse when it recorded nothing, InputError for what is not rocprofv3's JSON.
         """
-        about = about_process(self._process)
+        about: Batch | None = about_process(self._process)
         waiting: deque[tuple[Records, Future[ParsedRecords]]] = deque()
         try:
             while True:
@@ -193,6 +193,7 @@ class Rocprofv3JsonReader:
     """rocprofv3's JSON: <host>/<pid>_results.json."""
 
     collector = COLLECTOR
+    form = Form.JSON
 
     def recognise(self, path: Path) -> Recognised | None:
         """Claim a JSON document that begins with rocprofv3's own key."""

@@ -148,7 +148,8 @@ def fill_facts(facts: Facts, process: Process) -> None:
     facts.rank, facts.rank_source, facts.world_size = process.rank, process.rank_source, process.world_size
     gpus = process.visible_gpus
     facts.device_name = next((gpu.product for gpu in gpus if gpu.product), None)
-    facts.gpu_locations = [gpu.location for gpu in gpus if gpu.location is not None]
+    if sum(agent.kind == GPU for agent in process.agents) == 1:
+        facts.only_gpu_location = next(agent.location for agent in process.agents if agent.kind == GPU)
     if process.local_rank is not None:
         facts.guessed_rank, facts.guess_source = process.local_rank, "local rank of the command line"
     elif len(gpus) == 1:

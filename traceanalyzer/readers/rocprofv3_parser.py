@@ -14,7 +14,15 @@ from traceanalyzer.readers.kineto_parser import BlockParser, parser_of_thread
 from traceanalyzer.readers.kineto_tables import NOT_FINITE
 from traceanalyzer.readers.repair import masked, repaired
 from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
-from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, UNNAMED_KINDS, Columns, Rows, rows_of
+from traceanalyzer.readers.rocprofv3_rows import (
+    UNNAMED_KERNELS,
+    UNNAMED_KINDS,
+    Columns,
+    Rows,
+    looked_up,
+    rows_of,
+    texts_of,
+)
 from traceanalyzer.readers.rocprofv3_tables import FAMILIES, family_of, flat, read_query, tolerant_query
 
 if TYPE_CHECKING:
@@ -111,7 +119,7 @@ def parse_symbols(records: Records, kernels: KernelNames) -> ParsedRecords:
         repairs, first = sound.repairs, sound.first_repair
         if sound.rejects:
             repairs["damaged kernel symbol"] += len(sound.rejects)
-            first = min(r.byte_offset for r in sound.rejects) if first is None else first
+            first = sound.rejects[0].byte_offset if first is None else first
     names = list(FAMILIES["symbol"])
     for values in zip(*(columns[name].to_pylist() for name in names), strict=True):
         kernels.add(dict(zip(names, values, strict=True)))
@@ -142,7 +150,7 @@ def _read_tolerantly(parser: BlockParser, family: str, texts: list[bytes]) -> tu
     whole = pa.array(texts, pa.string())
     parser.connection.register("records", pa.table({"text": whole}))
     try:
-        found = parser.connection.execute(tolerant_query(family)).to_arrow_table()
+        found: pa.Table = parser.connection.execute(tolerant_query(family)).to_arrow_table()
     finally:
         parser.connection.unregister("records")
     columns = {name: found.column(name).combine_chunks() for name in found.column_names}
@@ -171,42 +179,29 @@ def _record_texts(records: Records, count: int) -> Texts:
 
 def _rows(family: str, columns: Columns, texts: Texts, records: Records, context: Context) -> Rows:
     """Put names in the place of numbers, and return the rows."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     noticed: Counter[str] = Counter()
     openings: Any = "{"
     if family == "dispatch":
-        columns["device"] = _looked_up(columns["agent"], context.devices)
+        columns["device"] = looked_up(columns["agent"], context.devices)
         columns["stream"] = pc.coalesce(columns["stream"], columns["queue"])
         columns["name"], openings, unknown = context.kernels.columns(columns["kernel_id"])
         noticed[UNNAMED_KERNELS] += unknown
     elif family == "copy":
-        target, source = (_looked_up(columns[end], context.devices) for end in ("target", "source"))
+        target, source = (looked_up(columns[end], context.devices) for end in ("target", "source"))
         columns["device"] = pc.coalesce(target, source)
         columns["between_gpus"] = pc.fill_null(pc.not_equal(target, source), False)
     if "operation" in columns:
         noticed[UNNAMED_KINDS] += _name_records(family, columns, records, context)
     if family == "marker":
-        texts_of = pc.take(
-            pa.array(context.markers.values(), pa.string()),
-            pc.index_in(columns["correlation_id"], value_set=pa.array(context.markers.keys(), pa.int64())),
-        )
-        columns["name"] = pc.coalesce(texts_of, columns["name"])
+        columns["name"] = pc.coalesce(texts_of(columns["correlation_id"], context.markers), columns["name"])
     if family == "other":
         _fill_counter_records(columns, context)
     columns["args"] = pc.binary_join_element_wise(openings, *texts, "")
     rows = rows_of(family, columns, context.pid, records.list_name)
     rows.noticed += noticed
     return rows
-
-
-def _looked_up(keys: pa.Array, values: dict[int, int]) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    at = pc.index_in(keys, value_set=pa.array(values.keys(), pa.int64()))
-    return pc.take(pa.array(values.values(), pa.int64()), at)
 
 
 def _name_records(family: str, columns: Columns, records: Records, context: Context) -> int:

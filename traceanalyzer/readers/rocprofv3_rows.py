@@ -36,26 +36,42 @@ class Rows:
 def rows_of(family: str, columns: Columns, pid: int | None, list_name: str) -> Rows:
     """Return the rows of records of one family.
 
-    `columns`: event_id and args, start_ns and end_ns, tid, correlation_id, external_id, and by family: name, device,
-    stream, items_x..z (grid in work-items), block_x..z (dispatch); operation, device, stream, bytes, between_gpus
-    (copy); api, name (api); name (marker); category, name (memory, other). A dispatch without `device` and `stream`
-    and size is none, and becomes one of the other events.
+    `columns` of every family: event_id, args, start_ns, end_ns, tid, correlation_id, external_id. Of 'dispatch' also
+    name, kernel_id, device, stream, items_x..z (the grid in work-items) and block_x..z; of 'copy' operation, device,
+    stream, bytes, between_gpus; of 'api' api and name; of 'marker' name; of 'call', which are both, api, name and
+    is_marker; of 'memory' and 'other' category and name. A dispatch without kernel and size is none, and becomes one
+    of the other events.
     """
     made = Rows()
     common = {**columns, "dur_ns": _difference(columns["end_ns"], columns["start_ns"])}
-    common["pid"] = _constant(None if pid is None else str(pid), columns)
+    common.setdefault("pid", _constant(None if pid is None else str(pid), columns))
     if family in ("dispatch", "copy"):
         _gpu_events(made, family, common)
     elif family == "api":
         made.tables["runtime_calls"] = table("runtime_calls", common)
     elif family == "marker":
-        common["side"] = _constant("cpu", columns)
-        made.tables["annotations"] = table("annotations", common)
+        made.tables["annotations"] = _annotations(common)
+    elif family == "call":
+        _calls(made, common)
     elif family == "memory":
         made.tables["instants"] = table("instants", common)
     else:
         _other(made, common, list_name)
     return made
+
+
+def _annotations(common: Columns) -> pa.Table:
+    return table("annotations", {**common, "side": _constant("cpu", common)})
+
+
+def _calls(made: Rows, common: Columns) -> None:
+    """Tell markers and API calls, which stand in one table, from each other."""
+    import pyarrow.compute as pc
+
+    is_marker = common.pop("is_marker")
+    made.tables["annotations"] = _annotations({n: pc.filter(c, is_marker) for n, c in common.items()})
+    calls = {name: pc.filter(column, pc.invert(is_marker)) for name, column in common.items()}
+    made.tables["runtime_calls"] = table("runtime_calls", calls)
 
 
 def _gpu_events(made: Rows, family: str, common: Columns) -> None:
@@ -127,6 +143,26 @@ def _constant(value: str | None, columns: Columns) -> pa.Array:
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(value, pa.string()), len(columns["event_id"]))
+
+
+def looked_up(keys: pa.Array, values: dict[int, int], *, otherwise: bool = False) -> pa.Array:
+    """Return the values of keys; of a key that has none, nothing, or if `otherwise` the key itself."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys = keys.cast(pa.int64())
+    at = pc.index_in(keys, value_set=pa.array(values.keys(), pa.int64()))
+    found = pc.take(pa.array(values.values(), pa.int64()), at)
+    return pc.coalesce(found, keys) if otherwise else found
+
+
+def texts_of(keys: pa.Array, texts: dict[int, str]) -> pa.Array:
+    """Return the texts of keys, nothing where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    at = pc.index_in(keys.cast(pa.int64()), value_set=pa.array(texts.keys(), pa.int64()))
+    return pc.take(pa.array(texts.values(), pa.string()), at)
 
 
 def table(name: str, columns: Columns) -> pa.Table:

@@ -1,0 +1,144 @@
+"""SQLite databases of collectors: opened without touching them, read in batches.
+
+A database may lie beside a log of changes that are not in it yet (`-wal`), be written to at this moment, or be cut.
+Small tables are read with the standard library, large ones through ADBC, which makes Arrow batches without a Python
+object per value.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from traceanalyzer.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAGIC: Final = b"SQLite format 3\x00"
+_LOGS: Final = ("-wal", "-journal")
+"""What may lie beside a database that was not closed: changes that are only there, or what to undo."""
+_ROWS: Final = 65_536
+_PATIENCE_S: Final = 2.0
+
+
+class DamagedError(InputError):
+    """A database that cannot be read on from some place."""
+
+
+def is_sqlite(path: Path) -> bool:
+    """Say whether a file is a SQLite database, uncompressed."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the database and what lies beside it that belongs to it."""
+    logs = [path.with_name(path.name + ending) for ending in _LOGS]
+    return [path, *(log for log in logs if log.is_file() and log.stat().st_size)]
+
+
+class SqliteFile:
+    """A database opened for reading. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, or a copy of it where its log must be applied first.
+
+        Raises InputError when it is no database, damaged, or locked by a process that writes to it.
+        """
+        self.path = path
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        where, options = path, "mode=ro" if len(files_of(path)) == 1 else ""
+        if options and self._is_in_wal_mode():
+            options = "immutable=1"  # closed and complete; any other way makes files beside it
+        if not options:
+            self._copy = tempfile.TemporaryDirectory(prefix="traceanalyzer-")
+            for file in files_of(path):
+                shutil.copy(file, self._copy.name)
+            where, options = Path(self._copy.name, path.name), "mode=rw"
+        self._uri = f"file:{quote(str(where.absolute()))}?{options}"
+        try:
+            self._connection = sqlite3.connect(self._uri, uri=True, timeout=_PATIENCE_S, check_same_thread=False)
+            self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            self.tables = self._read_schema()
+        except sqlite3.Error as error:
+            self.close()
+            raise self._problem(error) from error
+
+    def _is_in_wal_mode(self) -> bool:
+        with self.path.open("rb") as file:
+            return file.read(20)[18:] == b"\x02\x02"
+
+    def _read_schema(self) -> dict[str, list[str]]:
+        """Return the columns of every table and view; a view that cannot be resolved is left out."""
+        names = [name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+        found = {}
+        for name in names:
+            try:
+                found[name] = [row[1] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")]
+            except sqlite3.OperationalError:
+                continue
+        return found
+
+    def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return all rows of a query on a small table. Raises InputError when the database is damaged or locked."""
+        try:
+            return self._connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query on a large table.
+
+        Each column must have one type, since that is taken from the first rows. Raises DamagedError.
+        """
+        import pyarrow as pa
+        from adbc_driver_manager import Error
+        from adbc_driver_sqlite import StatementOptions, dbapi
+
+        try:
+            with dbapi.connect(self._uri, autocommit=True) as connection, connection.cursor() as cursor:
+                cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(_ROWS)})
+                cursor.execute(query)
+                yield from (batch for batch in cursor.fetch_record_batch() if batch.num_rows)
+        except (Error, pa.ArrowException, OSError) as error:
+            raise DamagedError(f"the database cannot be read on: {str(error).splitlines()[0][:200]}") from error
+
+    def _problem(self, error: sqlite3.Error) -> InputError:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return InputError(
+                f"{self.path}: the database is locked: a process is still writing to it; wait for its end"
+            )
+        return DamagedError(f"{self.path}: a damaged or foreign database ({text})")
+
+    def close(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection:
+            connection.close()
+        if self._copy:
+            self._copy.cleanup()
+
+    def __enter__(self) -> SqliteFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: object) -> str:
+    """Return a number or text as SQL takes it."""
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
