@@ -166,7 +166,8 @@ class FileIngest:
         """Raise NothingToAnalyse for a process that did not use the GPU, InputError for what --strict minds."""
         if trace.facts.is_helper and self.planned.searched and not trace.rows["gpu_events"]:
             raise NothingToAnalyse(
-                f"a process without GPU records ({trace.events:,} other events); name the file itself to store it"
+                f"a process without GPU records ({trace.events - trace.rows['threads']:,} others);"
+                " name the file itself to store it"
             )
         if self.ingest.strict:
             trace.insist_on_whole()

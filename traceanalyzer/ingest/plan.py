@@ -104,6 +104,8 @@ class Planned:
     """What the user knows the file as."""
     may_guess: bool = False
     """Whether a guess of the rank can be right: not where the traces of a run come from several machines."""
+    gpu_in_order: int | None = None
+    """Where each process sees one GPU only: which of them this one is, in the order of their places."""
     copy_of: Path | None = None
     """Another file of the plan that seems to hold the same; the ingest makes sure."""
 
@@ -114,6 +116,8 @@ class Planned:
 
     def rank_of(self, ranks: RankChoice, facts: Facts) -> tuple[int | None, str]:
         """Return (rank, rank_source) by what is known of the trace now."""
+        if self.gpu_in_order is not None:
+            facts = replace(facts, guessed_rank=self.gpu_in_order, guess_source="guess: order of the GPUs")
         return ranks.of(self.path, facts, may_guess=self.may_guess)
 
 

@@ -77,9 +77,7 @@ def guess_ranks(plan: list[Planned]) -> list[Planned]:
             item = replace(item, may_guess=True)
             place = facts.only_gpu_location
             if facts.guessed_rank == 0 and place is not None and len(places[_run(item)]) > 1:
-                order = sorted(places[_run(item)]).index(place)
-                found = replace(item.found, facts=replace(facts, guessed_rank=order, guess_source="order of the GPUs"))
-                item = replace(item, found=found)
+                item = replace(item, gpu_in_order=sorted(places[_run(item)]).index(place))
         guessed.append(item)
     return guessed
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from traceanalyzer.errors import InputError, NothingToAnalyse
 from traceanalyzer.readers.base import Batch, Facts, TraceReading
 from traceanalyzer.store.manifest import Identity
 from traceanalyzer.store.writer import TraceWriter
 
+GUESS: Final = "guess: "
+"""How the rank source of a guessed rank begins."""
 RECORDED: tuple[str, ...] = ("--rank", "--rank-map")
 """Rank sources that are the user's word."""
 
@@ -130,8 +133,9 @@ class Staged:
             found.append(f"no GPU events; the trace holds {', '.join(f'{n:,} {table}' for n, table in seen)}")
         if rank_source == "unknown":
             found.append("the rank is not known: neither the trace nor its name says it (--rank, --rank-map)")
-        elif rank_source == facts.guess_source:
-            found.append(f"the rank is a guess, the {rank_source}: the trace does not say it (--rank, --rank-map)")
+        elif rank_source.startswith(GUESS):
+            guess = rank_source.removeprefix(GUESS)
+            found.append(f"the rank is a guess, the {guess}: the trace does not say it (--rank, --rank-map)")
         elif rank_source not in (*RECORDED, facts.rank_source):
             found.append(f"the rank was taken from the {rank_source}, the trace does not say it")
         return found

@@ -422,8 +422,12 @@ class Rocprofv3CsvReader:
             return None
         process, name = parts
         kind = _kind(name)
-        if kind is None or not kind.required <= set(_header(path)):
+        header = set(_header(path))
+        if kind is None or not header & set(kind.columns.values()):
             return None
+        if missing := sorted(kind.required - header):
+            problem = InputError(f"{path}: rocprofv3 CSV without the column {', '.join(missing)}")
+            return Recognised("rocprofv3 CSV", problem=problem)
         files = self.files(path)
         facts = Facts()
         fill_facts(facts, Process(pid=_pid(path), agents=_agents(files)))

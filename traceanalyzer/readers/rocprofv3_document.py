@@ -10,6 +10,7 @@ behind which another list, or the end of the group of lists, follows. Both stand
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -29,7 +30,10 @@ HEAD_KEYS: Final = frozenset({"metadata", "agents", "strings"})
 
 _FIRST_KEY: Final = re.compile(rb'\{\s*("[^"\\]+")\s*:')
 _ANY_KEY: Final = rb'"[A-Za-z_][^"\\]*"'
-_LIST_END: Final = re.compile(rb'\]\s*(?:,\s*"([A-Za-z_]\w*)"\s*:\s*[\[{]|\}\s*(?:\}|,\s*"))')
+_LIST_END: Final = re.compile(rb'\]\s*(?:\}\s*)?(?:,\s*"([A-Za-z_]\w*)"\s*:\s*[\[{]|\}\s*\})')
+_ONLY_CLOSED: Final = re.compile(rb"[\s\]}]*\Z")
+_LONGEST_RECORD: Final = 64 << 20
+"""Bytes in which a place to cut is looked for that is certain; behind that, one that is likely will do."""
 _KNOWN_LISTS: Final = frozenset(
     b"kernel_dispatch hip_api hsa_api marker_api rccl_api memory_copy memory_allocation scratch_memory rocdecode_api"
     b" rocjpeg_api hipfile_api pc_sample_host_trap pc_sample_stochastic hip_graph rocshmem_api host_functions summary"
@@ -227,7 +231,9 @@ class Rocprofv3Document(JsonStream):
         for match in _LIST_END.finditer(self._buf, first, high) if first >= 0 else ():
             end = len(self._buf[: match.start()].rstrip())
             if self._buf[end - 1 : end] == b"}" and (
-                match.group(1) in _KNOWN_LISTS or self._is_record_before(end, match.start())
+                match.group(1) in _KNOWN_LISTS
+                or self._is_record_before(end, match.start())
+                or (self._eof and _ONLY_CLOSED.match(self._buf, match.start()))
             ):
                 return end
         return None
@@ -238,7 +244,7 @@ class Rocprofv3Document(JsonStream):
         return _is_object(self._buf[cut.end() if cut else 0 : end])
 
     def _find_cut(self, high: int) -> re.Match[bytes] | None:
-        """Return the last boundary before `high` behind a record that parses on its own, or just the last one."""
+        """Return the last boundary before `high` behind a record that parses on its own."""
         window = WINDOW
         while True:
             start = max(0, high - window)
@@ -247,7 +253,8 @@ class Rocprofv3Document(JsonStream):
                 if _is_object(self._buf[left.end() : right.start() + 1]):
                     return right
             if start == 0:
-                return cuts[-1] if cuts else None
+                is_first_whole = cuts and _is_object(self._buf[: cuts[0].start() + 1])
+                return cuts[0] if is_first_whole else cuts[-1] if cuts and high > _LONGEST_RECORD else None
             window *= 4
 
 
@@ -269,7 +276,12 @@ def _last(pattern: re.Pattern[bytes], text: bytes, low: int, high: int) -> re.Ma
 
 
 def _is_object(text: bytes) -> bool:
+    """Say whether a text is one JSON object, as far as its structure goes."""
     try:
         return isinstance(orjson.loads(text), dict)
     except orjson.JSONDecodeError:
+        pass
+    try:  # with numbers that are not finite, control characters, bytes that are not UTF-8
+        return isinstance(json.loads(text.decode("latin-1"), strict=False), dict)
+    except (ValueError, RecursionError):
         return False

@@ -151,15 +151,15 @@ def fill_facts(facts: Facts, process: Process) -> None:
     if sum(agent.kind == GPU for agent in process.agents) == 1:
         facts.only_gpu_location = next(agent.location for agent in process.agents if agent.kind == GPU)
     if process.local_rank is not None:
-        facts.guessed_rank, facts.guess_source = process.local_rank, "local rank of the command line"
+        facts.guessed_rank, facts.guess_source = process.local_rank, "guess: local rank of the command line"
     elif len(gpus) == 1:
-        facts.guessed_rank, facts.guess_source = gpus[0].ordinal, "index of its only visible GPU"
+        facts.guessed_rank, facts.guess_source = gpus[0].ordinal, "guess: index of its only visible GPU"
 
 
 def guess_from_devices(facts: Facts, process: Process, devices: set[int]) -> None:
     """Guess the rank from the GPUs that the process used, where nothing better is known."""
     if len(devices) == 1 and facts.guessed_rank is None:
-        facts.guessed_rank, facts.guess_source = next(iter(devices)), "index of the only GPU it used"
+        facts.guessed_rank, facts.guess_source = next(iter(devices)), "guess: index of the only GPU it used"
     products = {agent.ordinal: agent.product for agent in process.agents if agent.kind == GPU}
     used = [products[device] for device in sorted(devices) if products.get(device)]
     if used:

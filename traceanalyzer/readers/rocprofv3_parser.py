@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ Texts = tuple[Any, ...]
 """Arrow texts and constant texts, which joined give one text per record."""
 
 _NO_TEXT: Final = re.compile(rb"[\s,]*")
+
+
+_decoder: Final = json.JSONDecoder()
 
 
 class RecordsRefusedError(Exception):
@@ -261,8 +265,24 @@ def sound_records(records: Records) -> Sound:
             found.keep(piece)
             at += 1
             continue
+        if whole := _object_at_start(piece):
+            found.keep(piece[:whole])
+            rest = _NO_TEXT.match(piece, whole)
+            assert rest is not None
+            edges[at] = begin + rest.end()  # what stands behind it is looked at on its own
+            at += edges[at] >= edges[at + 1]
+            continue
         at += 1 if _repair(found, piece, block.offset + begin) else _join_or_reject(found, records, text, edges, at)
     return found
+
+
+def _object_at_start(text: bytes) -> int | None:
+    """Return where a sound object at the start of a text ends, when something else follows it."""
+    try:
+        value, end = _decoder.raw_decode(text.decode("latin-1"))
+    except (ValueError, RecursionError):
+        return None
+    return end if isinstance(value, dict) and end < len(text) and is_object(text[:end]) else None
 
 
 def _piece(text: bytes, start: int, end: int) -> tuple[bytes, int]:
