@@ -30,7 +30,7 @@ STORE = DATA / "store"
 TOOL = [sys.executable, "-m", "traceanalyzer"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Command:
     """A command and what its runs took."""
 

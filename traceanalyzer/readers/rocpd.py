@@ -20,7 +20,7 @@ from traceanalyzer.errors import InputError, NothingToAnalyse, TraceAnalyzerErro
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised, TraceReading
 from traceanalyzer.readers.kineto_facts import integer
 from traceanalyzer.readers.kineto_parser import parser_of_thread
-from traceanalyzer.readers.rocpd_queries import SOURCES, Source, query_of
+from traceanalyzer.readers.rocpd_queries import SOURCES, Source, has_types, query_of
 from traceanalyzer.readers.rocprofv3 import (
     COLLECTOR,
     about_process,
@@ -146,11 +146,8 @@ class _RocpdReading:
 
     def _rows(self, source: Source) -> Iterator[tuple[Rows, int]]:
         """Yield the rows of one table, converted in the pool, with their number."""
-        query = query_of(source, self._tables, self._key)
-        if query is None:
-            return
         waiting: deque[tuple[Future[Rows], int]] = deque()
-        for batch in self._tables.database.batches(query):
+        for batch in self._batches(source):
             self._progress.advance(batch.num_rows)
             waiting.append((self._how.pool.submit(self._convert, batch, source), batch.num_rows))
             if len(waiting) >= self._how.lookahead:
@@ -158,6 +155,29 @@ class _RocpdReading:
                 yield future.result(), count
         for future, count in waiting:
             yield future.result(), count
+
+    def _batches(self, source: Source) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one table; values of another type than their column's become NULL.
+
+        To look at the type of each value takes as long as reading it, so that is done only from the place on where one
+        was met.
+        """
+        done = 0
+        for checked in (False, True):
+            query = query_of(source, self._tables, self._key, checked=checked, offset=done)
+            if query is None:
+                return
+            try:
+                for batch in self._tables.database.batches(query):
+                    if not checked and not has_types(source, batch.schema):
+                        break
+                    done += batch.num_rows
+                    yield batch
+                else:
+                    return
+            except DamagedError:
+                if checked:
+                    raise
 
     def _convert(self, batch: pa.RecordBatch, source: Source) -> Rows:
         import pyarrow as pa

@@ -13,6 +13,8 @@ from traceanalyzer.errors import InputError
 from traceanalyzer.readers.sqlite_file import literal, quoted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceanalyzer.readers.rocpd import Tables
 
 _EVENT: Final = {"stack_id": "correlation_id", "correlation_id": "external_id"}
@@ -129,8 +131,10 @@ SOURCES: Final = (
 )
 
 
-def query_of(source: Source, tables: Tables, process: object) -> str | None:
+def query_of(source: Source, tables: Tables, process: object, *, checked: bool = True, offset: int = 0) -> str | None:
     """Return the query over a source for one process, None when the database does not have the table.
+
+    `checked`: values that are no integers are NULL where one should be. `offset`: so many rows are skipped.
 
     Raises InputError, naming the column, when one that must be there is missing.
     """
@@ -140,17 +144,16 @@ def query_of(source: Source, tables: Tables, process: object) -> str | None:
     there = set(tables.columns(source.table))
     if missing := [column for column in source.required if column not in there]:
         raise InputError(f"{tables.database.path}: column {name}.{missing[0]} is missing")
-    chosen = [_selected("r", column, named, source) for column, named in source.required.items()]
-    chosen += [
-        _selected("r", column, named, source) if column in there else f"{_nothing(named, source)} AS {named}"
-        for column, named in source.optional.items()
-    ]
+    columns = [("r", column, named, there) for column, named in {**source.required, **source.optional}.items()]
     if source.event:
         known = set(tables.columns("rocpd_event"))
-        chosen += [
-            _selected("e", column, named, source) if column in known else f"{_nothing(named, source)} AS {named}"
-            for column, named in source.event.items()
-        ]
+        columns += [("e", column, named, known) for column, named in source.event.items()]
+    chosen = [
+        _selected(f"{of}.{quoted(column)}", named, source, checked)
+        if column in has
+        else f"{_nothing(named, source)} AS {named}"
+        for of, column, named, has in columns
+    ]
     if "end_ns" not in {*source.required.values(), *source.optional.values()}:
         chosen.append("NULL AS end_ns" if "start_ns" not in source.required.values() else "r.timestamp AS end_ns")
     if "start_ns" not in source.required.values():
@@ -167,13 +170,22 @@ def query_of(source: Source, tables: Tables, process: object) -> str | None:
     if "pid" in there and isinstance(process, int):
         conditions.append(f"r.pid = {process}")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"SELECT {', '.join(chosen)} FROM {quoted(name)} AS r {joined} {where}"
+    rest = f"LIMIT -1 OFFSET {offset}" if offset else ""
+    return f"SELECT {', '.join(chosen)} FROM {quoted(name)} AS r {joined} {where} {rest}"
 
 
-def _selected(table: str, column: str, named: str, source: Source) -> str:
-    value = f"{table}.{quoted(column)}"
+def has_types(source: Source, schema: pa.Schema) -> bool:
+    """Say whether the columns that should hold numbers do."""
+    import pyarrow as pa
+
+    return all(pa.types.is_int64(field.type) for field in schema if field.name not in source.texts)
+
+
+def _selected(value: str, named: str, source: Source, checked: bool) -> str:
     if named in source.texts:
         return f"coalesce(CAST({value} AS TEXT), '') AS {named}"
+    if not checked:
+        return f"{value} AS {named}"
     return f"CASE WHEN typeof({value}) = 'integer' THEN {value} END AS {named}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -167,18 +168,21 @@ def _record_texts(records: Records, count: int) -> Texts:
     Raises RecordsRefusedError when there are not as many as were read.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    key = records.first_key
-    text = records.block.text().strip()
-    between = re.compile(rb"\}\s*,\s*\{\s*" + re.escape(key) + rb"\s*:").search(text)
-    separator = between.group() if between else b"}"
-    parts = text.split(separator) if between else [text]
-    first = re.compile(rb"\{\s*" + re.escape(key) + rb"\s*:").match(text)
-    if len(parts) != count or not first or not key:
+    array, key = records.block.array, re.escape(records.first_key)
+    between = re.compile(rb"\}\s*,\s*\{\s*" + key + rb"\s*:").search(array)
+    first = re.compile(rb"\[\s*\{\s*" + key + rb"\s*:").match(array)
+    if not first or not key:
+        raise RecordsRefusedError("a list of something else than records")
+    inner = memoryview(array)[first.end() : array.rindex(b"}")]
+    ends = pa.py_buffer(struct.pack("qq", 0, len(inner)))
+    parts = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(inner)])
+    if between:  # in Arrow that takes a quarter of the time that it takes in Python, and leaves the interpreter alone
+        parts = pc.split_pattern(parts, pattern=between.group().decode()).values
+    if len(parts) != count:
         raise RecordsRefusedError("the records are not laid out alike")
-    parts[0] = parts[0][first.end() :]
-    parts[-1] = parts[-1].removesuffix(b"}")
-    return key.decode() + ":", pa.array(parts, pa.string()), "}"
+    return records.first_key.decode() + ":", parts.cast(pa.string()), "}"
 
 
 def _rows(family: str, columns: Columns, texts: Texts, records: Records, context: Context) -> Rows:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"SQLite format 3\x00"
 _LOGS: Final = ("-wal", "-journal")
 """What may lie beside a database that was not closed: changes that are only there, or what to undo."""
-_ROWS: Final = 65_536
+_ROWS: Final = 32_768
 _PATIENCE_S: Final = 2.0
 
 
