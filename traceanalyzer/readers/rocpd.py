@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,6 +127,8 @@ class _RocpdReading:
         try:
             for source in SOURCES:
                 for rows, count in self._rows(source):
+                    if not count:
+                        continue
                     self._devices |= rows.devices
                     if about is None:
                         guess_from_devices(self.facts, self._process, self._devices)
@@ -145,51 +148,68 @@ class _RocpdReading:
         explain_missing_kernels(self.facts, self._recorded)
 
     def _rows(self, source: Source) -> Iterator[tuple[Rows, int]]:
-        """Yield the rows of one table, converted in the pool, with their number."""
-        waiting: deque[tuple[Future[Rows], int]] = deque()
-        for batch in self._batches(source):
-            self._progress.advance(batch.num_rows)
-            waiting.append((self._how.pool.submit(self._convert, batch, source), batch.num_rows))
+        """Yield the rows of one table with their number; pieces of it are read and converted in the pool."""
+        waiting: deque[Future[tuple[Rows, int]]] = deque()
+        for task in self._tasks(source):
+            waiting.append(self._how.pool.submit(task))
             if len(waiting) >= self._how.lookahead:
-                future, count = waiting.popleft()
-                yield future.result(), count
-        for future, count in waiting:
-            yield future.result(), count
+                yield self._advanced(waiting.popleft().result())
+        for future in waiting:
+            yield self._advanced(future.result())
 
-    def _batches(self, source: Source) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one table; values of another type than their column's become NULL.
+    def _tasks(self, source: Source) -> Iterator[Callable[[], tuple[Rows, int]]]:
+        """Yield what the pool is to do for a table: a piece each, which it reads itself where there are row ids."""
+        if not self._query(source, checked=False):
+            return
+        name = self._tables.name(source.table)
+        assert name is not None
+        ranges = self._tables.database.ranges(name)
+        if ranges is None:
+            query = self._query(source)
+            assert query is not None
+            for rows in self._tables.database.batches(query):
+                yield partial(self._convert, rows, source)
+        else:
+            for rowids in ranges:
+                yield partial(self._fetch, source, rowids)
 
-        To look at the type of each value takes as long as reading it, so that is done only from the place on where one
-        was met.
+    def _query(self, source: Source, *, checked: bool = True, rowids: tuple[int, int] | None = None) -> str | None:
+        return query_of(source, self._tables, self._key, checked=checked, rowids=rowids)
+
+    def _fetch(self, source: Source, rowids: tuple[int, int]) -> tuple[Rows, int]:
+        """Return the rows of a range of row ids.
+
+        Only where a value of another type than its column's is met, each value is looked at: that takes as long as
+        reading it.
         """
-        done = 0
         for checked in (False, True):
-            query = query_of(source, self._tables, self._key, checked=checked, offset=done)
-            if query is None:
-                return
+            query = self._query(source, checked=checked, rowids=rowids)
+            assert query is not None
             try:
-                for batch in self._tables.database.batches(query):
-                    if not checked and not has_types(source, batch.schema):
-                        break
-                    done += batch.num_rows
-                    yield batch
-                else:
-                    return
+                rows = self._tables.database.fetch(query)
             except DamagedError:
                 if checked:
                     raise
+                continue
+            if checked or has_types(source, rows.schema):
+                break
+        return self._convert(rows, source)
 
-    def _convert(self, batch: pa.RecordBatch, source: Source) -> Rows:
+    def _advanced(self, made: tuple[Rows, int]) -> tuple[Rows, int]:
+        self._progress.advance(made[1])
+        return made
+
+    def _convert(self, found: pa.Table, source: Source) -> tuple[Rows, int]:
         import pyarrow as pa
 
-        columns: Columns = {name: batch.column(name) for name in batch.schema.names}
-        columns["event_id"] = pa.arange(0, batch.num_rows)
-        columns["args"] = _args(batch, source)
+        columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
+        columns["event_id"] = pa.arange(0, found.num_rows)
+        columns["args"] = _args(found, source)
         self._resolve(columns)
         noticed = self._complete(source, columns)
         rows = rows_of(source.family, columns, self._process.pid, source.list_name)
         rows.noticed += noticed
-        return rows
+        return rows, found.num_rows
 
     def _resolve(self, columns: Columns) -> None:
         """Put texts and the collector's own numbers in the place of the database's."""
@@ -246,15 +266,15 @@ class _RocpdReading:
         return Batch(count, tables)
 
 
-def _args(batch: pa.RecordBatch, source: Source) -> pa.Array:
+def _args(found: pa.Table, source: Source) -> pa.Array:
     """Return the rest of each row as JSON text behind its opening brace."""
     import pyarrow as pa
 
-    pairs = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in batch.schema.names if name in source.args)
+    pairs = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in found.column_names if name in source.args)
     if not pairs:
-        return pa.repeat(pa.scalar("}"), batch.num_rows)
+        return pa.repeat(pa.scalar("}"), found.num_rows)
     connection = parser_of_thread().connection
-    connection.register("batch", pa.Table.from_batches([batch]))
+    connection.register("batch", found)
     try:
         made: pa.Table = connection.execute(
             f"SELECT substr(to_json(struct_pack({pairs}))::VARCHAR, 2) AS args FROM batch"

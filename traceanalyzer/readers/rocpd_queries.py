@@ -131,10 +131,17 @@ SOURCES: Final = (
 )
 
 
-def query_of(source: Source, tables: Tables, process: object, *, checked: bool = True, offset: int = 0) -> str | None:
+def query_of(
+    source: Source,
+    tables: Tables,
+    process: object,
+    *,
+    checked: bool = True,
+    rowids: tuple[int, int] | None = None,
+) -> str | None:
     """Return the query over a source for one process, None when the database does not have the table.
 
-    `checked`: values that are no integers are NULL where one should be. `offset`: so many rows are skipped.
+    `checked`: values that are no integers are NULL where one should be. `rowids`: only rows of this range.
 
     Raises InputError, naming the column, when one that must be there is missing.
     """
@@ -169,9 +176,10 @@ def query_of(source: Source, tables: Tables, process: object, *, checked: bool =
         conditions.append(f"r.guid = {literal(tables.guid)}")
     if "pid" in there and isinstance(process, int):
         conditions.append(f"r.pid = {process}")
+    if rowids:
+        conditions.append(f"r.rowid >= {rowids[0]} AND r.rowid < {rowids[1]}")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    rest = f"LIMIT -1 OFFSET {offset}" if offset else ""
-    return f"SELECT {', '.join(chosen)} FROM {quoted(name)} AS r {joined} {where} {rest}"
+    return f"SELECT {', '.join(chosen)} FROM {quoted(name)} AS r {joined} {where}"
 
 
 def has_types(source: Source, schema: pa.Schema) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 MAGIC: Final = b"SQLite format 3\x00"
 _LOGS: Final = ("-wal", "-journal")
 """What may lie beside a database that was not closed: changes that are only there, or what to undo."""
-_ROWS: Final = 32_768
+ROWS: Final = 32_768
+"""Rows that are read at once."""
+_SPARSE: Final = 4
+"""So many times further apart than they need be, row ids are of no use to cut a table."""
 _PATIENCE_S: Final = 2.0
 
 
@@ -55,6 +60,8 @@ class SqliteFile:
         Raises InputError when it is no database, damaged, or locked by a process that writes to it.
         """
         self.path = path
+        self._of_thread = threading.local()
+        self._opened: list[Any] = []
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         where, options = path, "mode=ro" if len(files_of(path)) == 1 else ""
         if options and self._is_in_wal_mode():
@@ -95,22 +102,44 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise self._problem(error) from error
 
-    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query on a large table.
+    def ranges(self, table: str) -> list[tuple[int, int]] | None:
+        """Return ranges [low, high) of row ids that cut a table in pieces of `ROWS`, for several threads to read.
+
+        None for a view, or where the ids are so far apart that most ranges would be empty.
+        """
+        try:
+            [(low, high, count)] = self.rows(f"SELECT min(rowid), max(rowid), count(*) FROM {quoted(table)}")
+        except InputError:
+            return None
+        if not isinstance(low, int) or not isinstance(high, int):
+            return None if count else []
+        if high - low > _SPARSE * count:
+            return None
+        return [(at, at + ROWS) for at in range(low, high + 1, ROWS)]
+
+    def fetch(self, query: str) -> pa.Table:
+        """Return all rows of a query, which are few enough to hold; safe for threads. Raises as `batches` does."""
+        from adbc_driver_sqlite import dbapi
+
+        connection = getattr(self._of_thread, "connection", None)
+        with _readable():
+            if connection is None:
+                connection = self._of_thread.connection = dbapi.connect(self._uri, autocommit=True)
+                self._opened.append(connection)
+            with connection.cursor() as cursor:
+                table: pa.Table = _executed(cursor, query).read_all()
+        return table
+
+    def batches(self, query: str) -> Iterator[pa.Table]:
+        """Yield the rows of a query on a large table, in tables of `ROWS` rows.
 
         Each column must have one type, since that is taken from the first rows. Raises DamagedError.
         """
         import pyarrow as pa
-        from adbc_driver_manager import Error
-        from adbc_driver_sqlite import StatementOptions, dbapi
+        from adbc_driver_sqlite import dbapi
 
-        try:
-            with dbapi.connect(self._uri, autocommit=True) as connection, connection.cursor() as cursor:
-                cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(_ROWS)})
-                cursor.execute(query)
-                yield from (batch for batch in cursor.fetch_record_batch() if batch.num_rows)
-        except (Error, pa.ArrowException, OSError) as error:
-            raise DamagedError(f"the database cannot be read on: {str(error).splitlines()[0][:200]}") from error
+        with _readable(), dbapi.connect(self._uri, autocommit=True) as connection, connection.cursor() as cursor:
+            yield from (pa.Table.from_batches([batch]) for batch in _executed(cursor, query) if batch.num_rows)
 
     def _problem(self, error: sqlite3.Error) -> InputError:
         text = str(error)
@@ -121,9 +150,9 @@ class SqliteFile:
         return DamagedError(f"{self.path}: a damaged or foreign database ({text})")
 
     def close(self) -> None:
-        connection = getattr(self, "_connection", None)
-        if connection:
-            connection.close()
+        for connection in (*self._opened, getattr(self, "_connection", None)):
+            if connection:
+                connection.close()
         if self._copy:
             self._copy.cleanup()
 
@@ -132,6 +161,26 @@ class SqliteFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _executed(cursor: Any, query: str) -> pa.RecordBatchReader:
+    from adbc_driver_sqlite import StatementOptions
+
+    cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(ROWS)})
+    cursor.execute(query)
+    return cursor.fetch_record_batch()
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise DamagedError for what ADBC raises."""
+    import pyarrow as pa
+    from adbc_driver_manager import Error
+
+    try:
+        yield
+    except (Error, pa.ArrowException, OSError) as error:
+        raise DamagedError(f"the database cannot be read on: {str(error).splitlines()[0][:200]}") from error
 
 
 def quoted(name: str) -> str:
