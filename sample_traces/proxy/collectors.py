@@ -14,6 +14,8 @@ from proxy.model import Work, one_step, step_ns, window
 
 UNPROFILED_STEP_MS: Final = 239.8
 _TICK_NS: Final = 40
+BLIT: Final = "__amd_rocclr_copyBuffer"
+"""The runtime's kernel that copies within a GPU."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def recorded(rank: int, collector: Collector, steps: int) -> list[Work]:
         if work.is_copy and collector.misses_copies:
             if "DtoD" not in work.name:
                 continue
-            moved = replace(moved, name="__amd_rocclr_copyBuffer")
+            moved = replace(moved, name=BLIT)
         if work.collective and collector.misses_collectives:
             continue
         found.append(moved)

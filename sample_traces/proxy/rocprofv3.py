@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from proxy.collectors import ROCPROFV3, recorded
+from proxy.collectors import BLIT, ROCPROFV3, recorded
 from proxy.host import Launch, launches
 from proxy.model import RANKS, Work, clock_offset_ns
 
@@ -54,7 +54,6 @@ _LISTS_0_5: Final = tuple(name for name in _LISTS if name not in ("memory_alloca
 FIRST_QUEUE: Final = 16
 _AUTOGRAD: Final = 187
 """The thread of the backward pass has this much higher an id than the main one."""
-_BLIT: Final = "__amd_rocclr_copyBuffer"
 Record = dict[str, Any]
 
 
@@ -151,7 +150,7 @@ def is_copy(work: Work) -> bool:
 
 def kernel_name(work: Work) -> str:
     """Return the name of a kernel, or of the runtime's kernel that copies within a GPU."""
-    return _BLIT if work.is_copy else work.name
+    return BLIT if work.is_copy else work.name
 
 
 class _Recording:

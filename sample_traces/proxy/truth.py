@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from proxy import logs
 from proxy.collectors import (
+    BLIT,
     PYTORCH,
     PYTORCH_ALL_RANKS,
     ROCPROFV3,
@@ -74,7 +75,7 @@ def _collector(collector: Collector, steps: int) -> dict[str, Any]:
         "launch_cost_ns": collector.launch_cost_ns,
         "work": len(works),
         "collectives": sum(bool(work.collective) for work in works),
-        "copies": sum(work.is_copy for work in works),
+        "copies": sum(_copies(work) for work in works),
         "total_ns": sum(work.dur_ns for work in works),
         "timeline": timeline(works),
     }
@@ -83,8 +84,8 @@ def _collector(collector: Collector, steps: int) -> dict[str, Any]:
 def timeline(works: list[Work]) -> dict[str, int]:
     """Return where the window of a rank went: unions of intervals, as docs/definitions.md has them."""
     communication = _union((w.start_ns, w.end_ns) for w in works if w.collective)
-    memcpy = _union((w.start_ns, w.end_ns) for w in works if w.is_copy)
-    computation = _union((w.start_ns, w.end_ns) for w in works if not w.collective and not w.is_copy)
+    memcpy = _union((w.start_ns, w.end_ns) for w in works if _copies(w))
+    computation = _union((w.start_ns, w.end_ns) for w in works if not w.collective and not _copies(w))
     hidden_by = _union([*computation, *communication])
     busy = _union([*hidden_by, *memcpy])
     window_ns = max(w.end_ns for w in works) - min(w.start_ns for w in works)
@@ -98,6 +99,11 @@ def timeline(works: list[Work]) -> dict[str, int]:
         "busy_ns": _length(busy),
         "idle_ns": window_ns - _length(busy),
     }
+
+
+def _copies(work: Work) -> bool:
+    """Say whether work copies, be it recorded as a copy or as the runtime's kernel that does so within a GPU."""
+    return work.is_copy or work.name == BLIT
 
 
 def per_step(works: Iterable[Work]) -> dict[str, Any]:

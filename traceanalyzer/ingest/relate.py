@@ -31,10 +31,16 @@ def without_repeats(plan: list[Planned]) -> list[Planned]:
         if key and (key not in best or item.found.richness > best[key].found.richness):
             best[key] = item
     kept: dict[tuple[int, str], Planned] = {}
+    databases = {_place(item) for item in plan if item.found.reader and not item.found.is_export}
+    merged = _merged(plan)
     marked = []
     for item in plan:
         key = _process(item)
-        if key and best[key] is not item:
+        if item.path in merged:
+            item = _skipped(item, merged[item.path])
+        elif item.found.is_export and _place(item) in databases:
+            item = _skipped(item, "an export of the database beside it, which says more")
+        elif key and best[key] is not item:
             item = _skipped(item, f"the same process as {best[key].path.name}, which says more")
         elif item.found.reader and (first := kept.setdefault(_content(item), item)) is not item:
             item = replace(item, copy_of=first.path)
@@ -45,6 +51,35 @@ def without_repeats(plan: list[Planned]) -> list[Planned]:
 def _process(item: Planned) -> tuple[Path, str] | None:
     prefix = item.found.process
     return (item.path.absolute().parent, prefix) if item.found.reader and prefix else None
+
+
+def _place(item: Planned) -> tuple[Path, str]:
+    """Return the folder of a trace and what recorded it."""
+    assert item.found.reader is not None
+    return item.path.absolute().parent, item.found.reader.collector
+
+
+def _merged(plan: list[Planned]) -> dict[Path, str]:
+    """Return the databases that hold what others beside them hold, each with the reason.
+
+    A database merged from several processes gives way to those of the processes, where all are there; else those that
+    are there give way to it.
+    """
+    beside: dict[tuple[Path, str], list[Planned]] = {}
+    for item in plan:
+        if item.found.reader and item.found.facts.pids:
+            beside.setdefault(_place(item), []).append(item)
+    found: dict[Path, str] = {}
+    for items in beside.values():
+        single = {item.found.facts.pids[0]: item for item in items if len(item.found.facts.pids) == 1}
+        for item in items:
+            pids = item.found.facts.pids
+            if len(pids) > 1 and set(pids) <= set(single):
+                found[item.path] = "merged from the databases of its processes, which lie beside it and say more"
+            elif len(pids) > 1:
+                also = f"its rows are in {item.path.name}, which was merged from it and others"
+                found |= {single[pid].path: also for pid in pids if pid in single}
+    return found
 
 
 def _content(item: Planned) -> tuple[int, str]:
@@ -70,10 +105,12 @@ def guess_ranks(plan: list[Planned]) -> list[Planned]:
     for item in traces:
         if (place := item.found.facts.only_gpu_location) is not None:
             places.setdefault(_run(item), set()).add(place)
+    # A process that is shown one GPU calls it 0: where several are known to have used the same number, it says nothing.
+    used = Counter((_run(item), item.found.facts.guessed_rank) for item in traces if item.found.facts.has_gpu_work)
     guessed = []
     for item in plan:
         facts = item.found.facts
-        if item.found.reader and hosts[_run(item)] == 1:
+        if item.found.reader and hosts[_run(item)] == 1 and used[_run(item), facts.guessed_rank] < 2:
             item = replace(item, may_guess=True)
             place = facts.only_gpu_location
             if facts.guessed_rank == 0 and place is not None and len(places[_run(item)]) > 1:

@@ -11,11 +11,18 @@ from traceanalyzer.readers.kineto import KinetoReader
 from traceanalyzer.readers.rocpd import RocpdReader
 from traceanalyzer.readers.rocprofv3 import Rocprofv3JsonReader
 from traceanalyzer.readers.rocprofv3_csv import Rocprofv3CsvReader
+from traceanalyzer.readers.rtl import RtlReader
+from traceanalyzer.readers.rtl_converted import RtlConvertedReader
+from traceanalyzer.readers.rtl_json import RtlJsonReader
 from traceanalyzer.readers.source import ByteSource
 from traceanalyzer.readers.sqlite_file import MAGIC as SQLITE
 from traceanalyzer.readers.sqlite_file import SqliteFile, is_sqlite
 
-READERS: Final[tuple[Reader, ...]] = (Rocprofv3JsonReader(), KinetoReader(), RocpdReader(), Rocprofv3CsvReader())
+READERS: Final[tuple[Reader, ...]] = (
+    *(RtlConvertedReader(), Rocprofv3JsonReader(), RtlJsonReader(), KinetoReader()),
+    *(RocpdReader(), RtlReader()),
+    Rocprofv3CsvReader(),
+)
 """In the order in which they are asked."""
 
 _MAGIC: Final = (
@@ -38,7 +45,7 @@ _OTHER_FORMATS: Final = {
 _OTHER_DATABASES: Final = (
     ("CUPTI_ACTIVITY_KIND_KERNEL", "a database of NVIDIA's Nsight Systems", "PyTorch's traces of NVIDIA GPUs are read"),
     ("rocpd_barrierop", "a database of rocmProfileData (RPD)", "record with PyTorch's profiler or rocprofv3"),
-    ("rocpd_op", "a database of rocm_trace_lite", "this version reads PyTorch's and rocprofv3's traces"),
+    ("rocpd_op", "a database of rocmProfileData (RPD)", "record with PyTorch's profiler or rocprofv3"),
 )
 _LONGEST_POINTER: Final = 300
 

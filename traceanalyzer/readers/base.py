@@ -58,6 +58,10 @@ class Facts:
     guess_source: str | None = None
     only_gpu_location: int | None = None
     """Of a process that was shown a single GPU, where on the PCI bus that is; such a GPU is always number 0."""
+    pids: list[int] = field(default_factory=list)
+    """The processes whose work a file is known to hold."""
+    has_gpu_work: bool | None = None
+    """Whether there is GPU work, where that is known before reading."""
     world_size: int | None = None
     host: str | None = None
     pid: int | None = None
@@ -90,6 +94,8 @@ class Recognised:
     """How the collector calls the process, when other files beside this one may be of the same."""
     richness: int = 0
     """Of several files of one process, that with the most is read."""
+    is_export: bool = False
+    """Made from a database, which says more: not read where one lies beside it."""
 
 
 class TraceReading(Protocol):

@@ -21,7 +21,6 @@ from traceanalyzer.readers.salvage import Depth, Salvaged, salvage
 from traceanalyzer.readers.source import ByteSource, JsonFile
 
 _HEAD: Final = 64 << 10
-_RTL_CATEGORIES: Final = frozenset({"KernelExecution", "UserMarker"})
 _FEW_REJECTS: Final = 8
 """So many damaged events are no reason to refuse a file, however short it is."""
 _EPOCH_FROM_NS: Final = 10**17
@@ -240,19 +239,16 @@ class KinetoReader:
     form = Form.JSON
 
     def recognise(self, path: Path) -> Recognised | None:
-        """Claim any JSON document with `traceEvents` or a list of events, unless its events are another tool's."""
+        """Claim any JSON document with `traceEvents` or a list of events."""
         with ByteSource(path) as source:
             document = Document(source, _HEAD, KEPT_KEYS)
             try:
-                block = document.next_block()
+                document.next_block()
             except InputError as error:
                 return Recognised("damaged JSON", problem=InputError(f"{path}: {error}"))
             if not document.has_events:
                 problem = NothingToAnalyse(f"{path}: JSON without 'traceEvents': not a trace")
                 return Recognised("JSON, not a trace", problem=problem, is_trace=False)
-            if block and any(f'"{cat}"'.encode() in block.array for cat in _RTL_CATEGORIES):
-                what = "rocm_trace_lite JSON"
-                return Recognised(what, problem=InputError(f"{path}: {what}: this version reads PyTorch profiler JSON"))
             metadata = dict(document.metadata)
         if "distributedInfo" not in metadata:
             metadata |= metadata_at_end(path)

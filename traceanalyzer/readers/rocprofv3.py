@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from traceanalyzer.errors import InputError, NothingToAnalyse
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised
@@ -194,6 +194,7 @@ class Rocprofv3JsonReader:
 
     collector = COLLECTOR
     form = Form.JSON
+    reads_converted = False
 
     def recognise(self, path: Path) -> Recognised | None:
         """Claim a JSON document that begins with rocprofv3's own key."""
@@ -208,18 +209,29 @@ class Rocprofv3JsonReader:
                     return Recognised(what, problem=NothingToAnalyse(f"{path}: {what} without any process"))
             except InputError as error:
                 return Recognised(what, problem=InputError(f"{path}: {error}"))
+            head = document.metadata
+            if is_converted(head) is not self.reads_converted:
+                return None
             facts = Facts()
-            fill_facts(facts, process_of(document.metadata.get("metadata"), document.metadata.get("agents")))
+            fill_facts(facts, process_of(head.get("metadata"), head.get("agents")))
         return Recognised(what, self, facts, process=process, richness=RICHNESS)
 
     def files(self, path: Path) -> list[Path]:
         return [path]
 
     def open(self, path: Path, how: HowToRead) -> JsonFile:
-        return JsonFile(path, how, lambda source: _readings(source, how))
+        return JsonFile(path, how, lambda source: readings(source, how))
 
 
-def _readings(source: ByteSource, how: HowToRead) -> Iterator[Rocprofv3Reading]:
+def is_converted(head: dict[str, Any]) -> bool:
+    """Say whether another tool, rocm_trace_lite, wrote a process's head in rocprofv3's form."""
+    agents = head.get("agents")
+    named = [a.get("name") for a in agents if isinstance(a, dict)] if isinstance(agents, list) else []
+    has_config = isinstance(head.get("metadata"), dict) and "config" in head["metadata"]
+    return not has_config and any(str(name).startswith("GPU-Agent-") for name in named)
+
+
+def readings(source: ByteSource, how: HowToRead) -> Iterator[Rocprofv3Reading]:
     document = Rocprofv3Document(source, how.block_size, HEAD_KEYS)
     while document.next_process():
         yield Rocprofv3Reading(source, document, how)

@@ -1,0 +1,438 @@
+"""Reader for rocm_trace_lite's SQLite databases: trace_<pid>.db of a process, trace.db merged from several.
+
+Operations of a merged database do not say their process, but each process's rows lie together, in the order of the
+process ids in its metadata, and each began anew in time: where the clock jumps back, the next process begins.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from traceanalyzer.errors import NothingToAnalyse, TraceAnalyzerError
+from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised, TraceReading
+from traceanalyzer.readers.kineto_facts import integer
+from traceanalyzer.readers.rocprofv3 import noticed_warnings, process_of_file
+from traceanalyzer.readers.rocprofv3_names import kernel_name
+from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows, rows_of, texts_of
+from traceanalyzer.readers.source import content_hash
+from traceanalyzer.readers.sqlite_file import DamagedError, SqliteFile, files_of, is_sqlite, literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLLECTOR: Final = "rocm_trace_lite"
+_FILE: Final = re.compile(r"(?:^|_)(\d+)\.db\Z")
+_KERNEL: Final = "KernelExecution"
+_MARKER: Final = "UserMarker"
+_SIGNAL: Final = re.compile(r"(?:hwq=(?P<hwq>\S+))?\s*(?:wg=(?P<wg>[\d,]+))?\s*(?:grid=(?P<grid>[\d,]+))?")
+_UNNAMED: Final = r"^kernel_0x[0-9a-f]+$"
+_NEEDED: Final = ("gpuId", "queueId", "start", "end", "description_id", "opType_id")
+_OPTIONAL: Final = {"completionSignal": "''", "sequenceId": "0", "roctxId": "0"}
+_GUESS: Final = "guess: index of the only GPU it used"
+_JUMP: Final = 0.5
+"""Where the clock jumps back by this share of the whole span, another process's rows begin."""
+
+
+@dataclass
+class _Part:
+    """The rows of one process."""
+
+    pid: int | None
+    low: int
+    high: int
+    """Row ids from `low` to before `high`."""
+    with_calls: bool
+    """Whether the API calls of the database are this process's: merging keeps those of the first one only."""
+
+
+class _RtlReading:
+    """One process of a database; see `base.TraceReading`."""
+
+    def __init__(
+        self,
+        database: SqliteFile,
+        part: _Part,
+        how: HowToRead,
+        advance: Callable[[int], None],
+        *,
+        may_guess: bool,
+    ) -> None:
+        """Read one part; `may_guess`: its GPU may be taken for its rank."""
+        self._may_guess = may_guess
+        self.facts = Facts(pid=part.pid, clock_domain="boot")
+        self._database = database
+        self._part = part
+        self._how = how
+        self._advance = advance
+        self._strings = {r[0]: r[1] for r in database.rows("SELECT id, string FROM rocpd_string")}
+        self._names = {key: kernel_name({"formatted_kernel_name": text}) or text for key, text in self._strings.items()}
+        self._types = {text: key for key, text in self._strings.items()}
+        self._queues: dict[int, int] = {}
+        self._events = 0
+        self._counts: Counter[str] = Counter()
+        self._devices: set[int] = set()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the rows in the order of the database.
+
+        Raises NothingToAnalyse when there are none, InputError for a damaged database.
+        """
+        waiting: deque[Future[tuple[Rows, int]]] = deque()
+        try:
+            for task in self._tasks():
+                waiting.append(self._how.pool.submit(task))
+                if len(waiting) >= self._how.lookahead:
+                    yield self._batch(*waiting.popleft().result())
+            while waiting:
+                yield self._batch(*waiting.popleft().result())
+        except DamagedError as error:
+            if not self._events:
+                raise
+            self.facts.complete = False
+            self.facts.warnings.append(str(error))
+        if not self._events:
+            raise NothingToAnalyse("a database without operations: a helper process, or nothing was recorded")
+        self._complete_facts()
+
+    def _tasks(self) -> Iterator[Callable[[], tuple[Rows, int]]]:
+        for low, high in self._database.ranges("rocpd_op") or []:
+            low, high = max(low, self._part.low), min(high, self._part.high)
+            if low < high:
+                yield partial(self._operations, low, high)
+        if self._part.with_calls and "rocpd_api" in self._database.tables:
+            for rowids in self._database.ranges("rocpd_api") or []:
+                yield partial(self._calls, *rowids)
+
+    def _operations(self, low: int, high: int) -> tuple[Rows, int]:
+        """Return the rows of operations: kernels, markers, and what else there may be."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = self._database.fetch(_operations_query(self._database, low, high))
+        columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
+        columns["event_id"] = pa.arange(0, found.num_rows)
+        kind = columns.pop("kind_id")
+        is_marker = pc.fill_null(pc.equal(kind, self._types.get(_MARKER, -1)), False)
+        is_kernel = pc.and_(
+            pc.fill_null(pc.equal(kind, self._types.get(_KERNEL, -1)), False),
+            pc.fill_null(pc.greater_equal(columns["device"], 0), False),
+        )
+        columns["args"] = _args(columns)
+        made = Rows()
+        for family, chosen in (
+            ("dispatch", is_kernel),
+            ("marker", is_marker),
+            ("other", pc.invert(pc.or_(is_kernel, is_marker))),
+        ):
+            if pc.any(chosen, min_count=0).as_py():
+                self._add(made, family, {n: pc.filter(c, chosen) for n, c in columns.items()}, pc.filter(kind, chosen))
+        return made, found.num_rows
+
+    def _add(self, made: Rows, family: str, columns: Columns, kind: pa.Array) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rows = len(columns["event_id"])
+        columns["name"] = texts_of(columns["name_id"], self._names if family == "dispatch" else self._strings)
+        for name in ("tid", "correlation_id", "external_id"):
+            columns[name] = pa.nulls(rows, pa.int64())
+        if family == "dispatch":
+            columns["kernel_id"] = columns["name_id"]
+            columns["stream"] = columns["queue"]
+            columns |= _geometry(columns["signal"])
+            unnamed = pc.match_substring_regex(pc.fill_null(columns["name"], ""), _UNNAMED)
+            made.noticed[UNNAMED_KERNELS] += pc.sum(unnamed).as_py() or 0
+        elif family == "other":
+            columns["category"] = texts_of(kind, self._strings)
+        found = rows_of(family, columns, self.facts.pid, "operation")
+        made.tables |= found.tables
+        made.devices |= found.devices
+
+    def _calls(self, low: int, high: int) -> tuple[Rows, int]:
+        """Return the rows of API calls, which mode 'hip' records."""
+        import pyarrow as pa
+
+        found = self._database.fetch(
+            "SELECT pid, tid, start AS start_ns, end AS end_ns, apiName_id AS name_id, args_id FROM rocpd_api"
+            f" WHERE rowid >= {low} AND rowid < {high}"
+        )
+        columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
+        rows = found.num_rows
+        columns["event_id"] = pa.arange(0, rows)
+        columns["name"] = texts_of(columns["name_id"], self._strings)
+        columns["api"] = pa.repeat(pa.scalar("hip_api"), rows)
+        texts = {key: json.dumps({"args": text}, ensure_ascii=False) for key, text in self._strings.items()}
+        columns["args"] = texts_of(columns["args_id"], texts)
+        for name in ("correlation_id", "external_id"):
+            columns[name] = pa.nulls(rows, pa.int64())
+        return rows_of("api", columns, self.facts.pid, "rocpd_api"), rows
+
+    def _batch(self, rows: Rows, count: int) -> Batch:
+        """Number the rows, and the queues in the order in which they come."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        base = pa.scalar(self._events, pa.int64())
+        tables = {}
+        for name, made in rows.tables.items():
+            made = made.set_column(0, "event_id", pc.add(made.column("event_id"), base))
+            if name == "gpu_events":
+                made = self._with_streams(made)
+            tables[name] = made
+            self._counts[name] += made.num_rows
+        self._events += count
+        self._counts += rows.noticed
+        self._devices |= rows.devices
+        if len(self._devices) == 1 and self._may_guess:
+            [device] = self._devices
+            self.facts.guessed_rank, self.facts.guess_source = device, _GUESS
+        self._advance(count)
+        return Batch(count, tables)
+
+    def _with_streams(self, events: pa.Table) -> pa.Table:
+        """Put small numbers in the place of the queues' addresses, which are in args."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        at = events.schema.get_field_index("stream")
+        found = pc.dictionary_encode(events.column(at).combine_chunks())
+        numbers = [
+            None if queue is None else self._queues.setdefault(queue, len(self._queues))
+            for queue in found.dictionary.to_pylist()
+        ]
+        streams = pc.take(pa.array(numbers, pa.int64()), found.indices)
+        return events.set_column(at, "stream", streams)
+
+    def _complete_facts(self) -> None:
+        facts, counts = self.facts, self._counts
+        facts.profiler = "rocm_trace_lite"
+        facts.warnings.extend(noticed_warnings(Counter({UNNAMED_KERNELS: counts[UNNAMED_KERNELS]})))
+        if len(self._devices) != 1:
+            facts.guessed_rank = facts.guess_source = None  # what its first rows looked like
+        if not counts["gpu_events"] and counts["annotations"]:
+            facts.warnings.append(
+                f"no kernels but {counts['annotations']:,} roctx markers: the failure of rocm_trace_lite with ROCm 10"
+                " (TheRock), where another tool registers first; record again with HSA_TOOLS_DISABLE_REGISTER=1"
+            )
+        elif not counts["gpu_events"]:
+            facts.is_helper = True
+
+
+def _operations_query(database: SqliteFile, low: int, high: int) -> str:
+    there = set(database.tables["rocpd_op"])
+    optional = {name: f"coalesce({name}, {empty})" if name in there else empty for name, empty in _OPTIONAL.items()}
+    return (
+        "SELECT gpuId AS device, queueId AS queue, start AS start_ns, end AS end_ns, description_id AS name_id,"
+        f" opType_id AS kind_id, {optional['completionSignal']} AS signal, {optional['sequenceId']} AS sequence,"
+        f" {optional['roctxId']} AS roctx FROM rocpd_op WHERE rowid >= {low} AND rowid < {high}"
+    )
+
+
+def _args(columns: Columns) -> pa.Array:
+    """Return what has no column of its own, as JSON."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.dictionary_encode(columns["signal"])
+    texts = [json.dumps(text) for text in found.dictionary.to_pylist()]
+    signal = pc.take(pa.array(texts, pa.string()), found.indices)
+    queue, sequence, roctx = (
+        pc.fill_null(pc.cast(columns[name], pa.string()), "null") for name in ("queue", "sequence", "roctx")
+    )
+    return pc.binary_join_element_wise(
+        *('{"queueId":', queue, ',"completionSignal":', signal, ',"sequenceId":', sequence, ',"roctxId":', roctx, "}"),
+        "",
+    )
+
+
+def _geometry(signals: pa.Array) -> Columns:
+    """Return work-items and block sizes as the completion signal's text has them; there are few different ones."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.dictionary_encode(signals)
+    sizes = [geometry(text) for text in found.dictionary.to_pylist()]
+    names = [f"{what}_{axis}" for what in ("block", "items") for axis in "xyz"]
+    return {
+        name: pc.take(pa.array([size[n] for size in sizes], pa.int64()), found.indices) for n, name in enumerate(names)
+    }
+
+
+def geometry(text: str | None) -> list[int | None]:
+    """Return block and grid (in work-items), x to z each, of 'hwq=0x7f wg=256,1,1 grid=65536,1,1'.
+
+    >>> geometry("hwq=0x7f wg=256,1,1 grid=65536,2,1")
+    [256, 1, 1, 65536, 2, 1]
+    """
+    match = _SIGNAL.match(text or "")
+    sizes: list[int | None] = []
+    for part in ("wg", "grid"):
+        numbers = [integer(n) for n in ((match.group(part) if match else None) or "").split(",")]
+        sizes += numbers if len(numbers) == 3 else [None, None, None]
+    return sizes
+
+
+def _first_gpu(database: SqliteFile, low: int, high: int) -> int | None:
+    """Return the GPU of the first work among some rows."""
+    query = "SELECT gpuId FROM rocpd_op WHERE gpuId >= 0 AND rowid >= ? AND rowid < ? LIMIT 1"
+    return next((integer(gpu) for (gpu,) in database.rows(query, low, high)), None)
+
+
+def _pids(database: SqliteFile) -> list[int]:
+    """Return the process ids that the metadata names, in their order."""
+    if "rocpd_metadata" not in database.tables:
+        return []
+    rows = database.rows("SELECT value FROM rocpd_metadata WHERE tag = 'pid' ORDER BY rowid")
+    return [pid for (value,) in rows if (pid := integer(value)) is not None]
+
+
+def parts_of(database: SqliteFile, pids: list[int]) -> list[_Part] | None:
+    """Return the rows of each process of a merged database; None when they cannot be told apart."""
+    if len(pids) < 2:
+        return None
+    starts = [_first_of(database, jump) for jump in _jumps(database)]
+    if len(starts) != len(pids) - 1:
+        return None
+    edges = [-(2**62), *starts, 2**62]
+    return [_Part(pid, edges[n], edges[n + 1], with_calls=n == 0) for n, pid in enumerate(pids)]
+
+
+def _jumps(database: SqliteFile) -> list[tuple[int, int, int]]:
+    """Return where the starts of the GPU's work jump back in time: (row id before, its start, row id behind)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    work = "FROM rocpd_op WHERE gpuId >= 0"
+    [(low, high)] = database.rows(f"SELECT min(start), max(start) {work}")
+    if low is None:
+        return []
+    found: list[tuple[int, int, int]] = []
+    last = (pa.array([], pa.int64()), pa.array([], pa.int64()))
+    for rows in database.batches(f"SELECT rowid AS id, start {work} ORDER BY rowid"):
+        ids, times = (
+            pa.concat_arrays([before, rows.column(name).combine_chunks()])
+            for before, name in zip(last, ("id", "start"), strict=True)
+        )
+        steps = pc.subtract(times.slice(1), times.slice(0, len(times) - 1))
+        for at in pc.indices_nonzero(pc.less(steps, -_JUMP * (high - low))).to_pylist():
+            found.append((ids[at].as_py(), times[at].as_py(), ids[at + 1].as_py()))
+        last = (ids.slice(len(ids) - 1), times.slice(len(times) - 1))
+    return found
+
+
+def _first_of(database: SqliteFile, jump: tuple[int, int, int]) -> int:
+    """Return the first row of the process behind a jump: rows are in the order of their ends, markers as well."""
+    before, start_ns, behind = jump
+    between = f"rowid > {before} AND rowid < {behind} AND end < {start_ns}"
+    [(first,)] = database.rows(f"SELECT min(rowid) FROM rocpd_op WHERE {between}")
+    return behind if first is None else int(first)
+
+
+class _RtlFile:
+    """A database as a `base.TraceFile`."""
+
+    def __init__(self, path: Path, how: HowToRead) -> None:
+        self._path = path
+        self._how = how
+        self._database = SqliteFile(path)
+        self._size = sum(f.stat().st_size for f in files_of(path))
+        self._rows = self._total = 0
+
+    @property
+    def position(self) -> int:
+        return self._size * min(self._rows, self._total) // max(self._total, 1)
+
+    @property
+    def digest(self) -> str:
+        return content_hash(files_of(self._path), self._how.watch)
+
+    def traces(self) -> Iterator[TraceReading]:
+        """Yield the processes in the order of their rows."""
+        pids = _pids(self._database)
+        [(self._total,)] = self._database.rows("SELECT count(*) FROM rocpd_op")
+        parts = parts_of(self._database, pids)
+        if parts is None:
+            named = _FILE.search(self._path.name)
+            pid = pids[0] if len(pids) == 1 else int(named.group(1)) if named else None
+            whole = _Part(pid, -(2**62), 2**62, with_calls=True)
+            reading = _RtlReading(self._database, whole, self._how, self._done, may_guess=len(pids) < 2)
+            if len(pids) > 1:
+                reading.facts.warnings.append(
+                    f"{len(pids)} processes were merged into this database, and their rows cannot be told apart: work"
+                    " of the same GPU number may be of several GPUs; keep the trace_<pid>.db of each process"
+                )
+            yield reading
+            return
+        gpus = [_first_gpu(self._database, part.low, part.high) for part in parts]
+        for part in parts:
+            may_guess = len(set(gpus)) == len(gpus)
+            reading = _RtlReading(self._database, part, self._how, self._done, may_guess=may_guess)
+            if not part.with_calls:
+                reading.facts.warnings.append(
+                    "merging the databases lost the API calls and marker links of this process"
+                )
+            yield reading
+
+    def _done(self, rows: int) -> None:
+        self._rows += rows
+        self._how.watch()
+
+    def __enter__(self) -> _RtlFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+
+class RtlReader:
+    """rocm_trace_lite's database: trace.db, trace_<pid>.db."""
+
+    collector = COLLECTOR
+    form = Form.SQLITE
+
+    def recognise(self, path: Path) -> Recognised | None:
+        """Claim a SQLite database with rocpd_op that is not rocmProfileData's."""
+        if not is_sqlite(path):
+            return None
+        try:
+            with SqliteFile(path) as database:
+                if not set(_NEEDED) <= set(database.tables.get("rocpd_op", ())) or is_rpd(database):
+                    return None
+                pids = _pids(database)
+                facts = Facts(pid=pids[0] if len(pids) == 1 else None, clock_domain="boot")
+                facts.pids = pids
+                named = _FILE.search(path.name)
+                if not pids and named:
+                    facts.pids = [int(named.group(1))]
+                gpu = _first_gpu(database, -(2**62), 2**62)
+                if gpu is not None and len(facts.pids) <= 1:
+                    facts.guessed_rank, facts.guess_source = gpu, _GUESS
+                    facts.has_gpu_work = True
+        except TraceAnalyzerError as error:
+            return Recognised("SQLite database", problem=error)
+        what = "rocm_trace_lite database"
+        what += f" of {len(pids)} processes" if len(pids) > 1 else ""
+        return Recognised(what, self, facts, process=process_of_file(path, (".db",)), richness=2)
+
+    def files(self, path: Path) -> list[Path]:
+        return files_of(path)
+
+    def open(self, path: Path, how: HowToRead) -> _RtlFile:
+        return _RtlFile(path, how)
+
+
+def is_rpd(database: SqliteFile) -> bool:
+    """Say whether a database is rocmProfileData's, which has the same tables with other content."""
+    if "rocpd_barrierop" in database.tables or "api_ptr_id" in database.tables.get("rocpd_kernelapi", ()):
+        return True
+    if "rocpd_metadata" not in database.tables:
+        return False
+    return bool(database.rows(f"SELECT 1 FROM rocpd_metadata WHERE tag = 'schema_version' AND value = {literal('2')}"))
