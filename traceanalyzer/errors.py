@@ -42,6 +42,12 @@ class MachineError(TraceAnalyzerError):
     exit_code = 6
 
 
+class InternalError(TraceAnalyzerError):
+    """A fault of this tool with one input, which must not keep it from the others; its cause is the exception."""
+
+    exit_code = 1
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest of `known`, or a list of all when none is near.
 

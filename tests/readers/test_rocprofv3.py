@@ -232,8 +232,8 @@ def test_a_lost_end_of_a_list_loses_no_record(trace):
     text = text_of(document).replace('}}],"memory_copy":[{', "}},{")  # a writer was interrupted, another went on
     facts, tables, rejects = one(trace, text)
     assert not rejects and facts.complete
-    assert len(tables["gpu_events"]) == 1
-    assert [row["category"] for row in tables["other_events"]] == ["kernel_dispatch"]
+    assert [row["kind"] for row in tables["gpu_events"]] == ["kernel", "memcpy"]
+    assert "other_events" not in tables
 
 
 def test_records_with_a_list_of_records_inside(trace):

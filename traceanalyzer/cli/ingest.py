@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shutil
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -158,6 +159,8 @@ def _print_outcomes(console: Console, outcomes: list[Outcome]) -> None:
             rows.append((*known, *ledger, manifest.trace["repairs"], outcome.gpu_events, seconds))
         elif outcome.error:
             (console.note if outcome.state == "skipped" else console.error)(str(outcome.error))
+            if isinstance(outcome.error.__cause__, Exception) and "--debug" in sys.argv:
+                console.error("".join(traceback.format_exception(outcome.error.__cause__)))
         for note in outcome.notes:
             console.note(f"{path}: {note}")
     columns = ["file", "state", "run", "collector", "rank", "part", "events_read", "stored", "rejected", "repairs"]

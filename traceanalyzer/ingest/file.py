@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from traceanalyzer import __version__, schema
-from traceanalyzer.errors import MachineError, NothingToAnalyse, TraceAnalyzerError
+from traceanalyzer.errors import InputError, InternalError, MachineError, NothingToAnalyse, TraceAnalyzerError
 from traceanalyzer.ingest.plan import STDIN, Planned, RankChoice
 from traceanalyzer.ingest.stage import Staged
 from traceanalyzer.readers.base import Facts, HowToRead, TraceFile
@@ -107,13 +107,31 @@ class FileIngest:
             raise _machine_error(self.ingest.writer.store.root, error) from error
         except MemoryError as error:
             raise MachineError(f"{path}: out of memory; give a smaller --memory or fewer --jobs") from error
+        except Exception as error:  # a fault of ours with one file is no reason to give up the others
+            fault = InternalError(f"internal error: {type(error).__name__}: {error}; please report it")
+            fault.__cause__ = error
+            outcomes = [Outcome(self.planned, "failed", error=_about(self.planned, fault))]
         finally:
             self.ingest.progress.file_done(path)
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
+        if self.planned.otherwise and (instead := self._otherwise(outcomes)):
+            return instead
         for outcome in outcomes:
             outcome.seconds = time.monotonic() - started
         return outcomes
+
+    def _otherwise(self, outcomes: list[Outcome]) -> list[Outcome] | None:
+        """Read the same process from its other format where this one could not be read; None where it could."""
+        other = self.planned.otherwise
+        if other is None or any(outcome.trace for outcome in outcomes):
+            return None
+        why = str(outcomes[0].error)
+        part = self.part if self.part is not None else 0
+        found = replace(self, planned=replace(other, may_guess=self.planned.may_guess), part=part).run()
+        for outcome in found:
+            outcome.notes.append(f"read instead of {self.planned.path.name} ({why})")
+        return found
 
     def _store(self, folders: list[Path]) -> list[Outcome]:
         reader, writer = self.planned.found.reader, self.ingest.writer
@@ -144,6 +162,14 @@ class FileIngest:
                 self._events += trace.events
                 staged.append(trace)
             digest = file.digest
+        if self.ingest.strict:
+            for trace in staged:
+                trace.insist_on_whole()
+        if len({trace.facts.host for trace in staged}) > 1:  # processes of several machines in one file
+            for trace in staged:
+                trace.facts.guessed_rank = None
+        if self.planned.otherwise and not all(trace.facts.complete for trace in staged):
+            raise InputError(next(t.facts.warnings[0] for t in staged if not t.facts.complete))
         if not staged:
             raise problem or NothingToAnalyse("the trace holds no events")
         # The first trace of a file is committed last: where it is in the store, the others are.
@@ -169,8 +195,6 @@ class FileIngest:
                 f"a process without GPU records ({trace.events - trace.rows['threads']:,} others);"
                 " name the file itself to store it"
             )
-        if self.ingest.strict:
-            trace.insist_on_whole()
 
     def _commit(self, trace: Staged, number: int, mark: str, digest: str, size: int) -> Outcome:
         """Put a staged trace into the store."""
@@ -242,7 +266,9 @@ def rank_text(rank: int | None) -> str:
 def _about(planned: Planned, error: TraceAnalyzerError) -> TraceAnalyzerError:
     """Put the file's name, as the user knows it, in front of a reader's message."""
     text = str(error).removeprefix(f"{planned.path}: ")
-    return type(error)(f"{planned.shown}: {text}")
+    about = type(error)(f"{planned.shown}: {text}")
+    about.__cause__ = error.__cause__
+    return about
 
 
 def _machine_error(root: Path, error: OSError) -> TraceAnalyzerError:

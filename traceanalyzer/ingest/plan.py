@@ -106,6 +106,8 @@ class Planned:
     """Whether a guess of the rank can be right: not where the traces of a run come from several machines."""
     gpu_in_order: int | None = None
     """Where each process sees one GPU only: which of them this one is, in the order of their places."""
+    otherwise: Planned | None = None
+    """The same process in another format, should this file turn out to hold nothing or to be cut."""
     copy_of: Path | None = None
     """Another file of the plan that seems to hold the same; the ingest makes sure."""
 

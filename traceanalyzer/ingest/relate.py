@@ -41,7 +41,9 @@ def without_repeats(plan: list[Planned]) -> list[Planned]:
         elif item.found.is_export and _place(item) in databases:
             item = _skipped(item, "an export of the database beside it, which says more")
         elif key and best[key] is not item:
-            item = _skipped(item, f"the same process as {best[key].path.name}, which says more")
+            item = _skipped(item, f"the same process as {best[key].path.name}, which is read instead")
+        elif key and (others := [o for o in plan if o is not item and _process(o) == key]):
+            item = replace(item, otherwise=max(others, key=lambda other: other.found.richness))
         elif item.found.reader and (first := kept.setdefault(_content(item), item)) is not item:
             item = replace(item, copy_of=first.path)
         marked.append(item)

@@ -95,8 +95,8 @@ class Ingest(Shared):
             if planned.found.reader:
                 mark = fingerprint(planned.found.reader.files(planned.path))
                 stored = self.writer.with_fingerprint(planned.run, planned.found.reader.collector, mark)
-                if stored:
-                    self.writer.affirm(stored)
+                for trace in self.writer.of_same_file(stored) if stored else ():
+                    self.writer.affirm(trace)
 
     def _note_parts(self, outcomes: list[Outcome]) -> None:
         """Say of what was stored beside other traces of its rank that it was."""

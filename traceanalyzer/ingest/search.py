@@ -16,7 +16,8 @@ _SUFFIXES: Final = (
     *(".pftrace", ".perfetto-trace", ".otf2", ".xplane.pb", ".nsys-rep", ".qdrep", ".sqlite"),
 )
 _CSV: Final = re.compile(
-    r"_(?:kernel|\w+_api|memory_copy|memory_allocation|scratch_memory)_trace\.csv(?:\.gz|\.zst)?\Z"
+    r"_(?:(?:kernel|\w+_api|memory_copy|memory_allocation|scratch_memory)_trace|counter_collection)"
+    r"\.csv(?:\.gz|\.zst)?\Z"
 )
 """Names that a search in a folder looks at; a file named on the command line may be called anything."""
 

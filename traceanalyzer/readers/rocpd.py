@@ -38,7 +38,7 @@ from traceanalyzer.readers.rocprofv3_facts import (
     rank_from_environment,
 )
 from traceanalyzer.readers.rocprofv3_names import KernelNames
-from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows, looked_up, rows_of, texts_of
+from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows, looked_up, readable, rows_of, texts_of
 from traceanalyzer.readers.source import content_hash
 from traceanalyzer.readers.sqlite_file import DamagedError, SqliteFile, files_of, is_sqlite, literal, quoted
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 RICHNESS: Final = 2
 _SUFFIXES: Final = ("_results.db",)
 _PROCESSES: Final = "rocpd_info_process"
+_FEW_ROWS: Final = 64
+"""So many rows are given up together where a page of a database is damaged."""
 _LAST_NUMBER: Final = re.compile(r"(\d+)\D*\Z")
 
 
@@ -57,6 +59,8 @@ class Tables:
 
     database: SqliteFile
     guid: str | None
+    is_shared: bool = False
+    """Whether several processes have the same guid, so that rows must be told apart by their process."""
 
     def name(self, table: str) -> str | None:
         """Return the table that holds this process's rows, None when there is none."""
@@ -117,6 +121,7 @@ class _RocpdReading:
         self._recorded: Counter[str] = Counter()
         self._noticed: Counter[str] = Counter()
         self._devices: set[int] = set()
+        self._damage: list[str] = []
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rows table by table.
@@ -124,23 +129,18 @@ class _RocpdReading:
         Raises NothingToAnalyse when the process recorded nothing, InputError for a table that lacks a column.
         """
         about: Batch | None = None
-        try:
-            for source in SOURCES:
-                for rows, count in self._rows(source):
-                    if not count:
-                        continue
-                    self._devices |= rows.devices
-                    if about is None:
-                        guess_from_devices(self.facts, self._process, self._devices)
-                        about = about_process(self._process)
-                        self._events += about.events
-                        yield about
-                    yield self._batch(source, rows, count)
-        except DamagedError as error:
-            if not self._recorded.total():
-                raise
-            self.facts.complete = False
-            self.facts.warnings.append(str(error))
+        for source in SOURCES:
+            for rows, count in self._rows(source):
+                self._devices |= rows.devices
+                if about is None:
+                    guess_from_devices(self.facts, self._process, self._devices)
+                    about = about_process(self._process)
+                    self._events += about.events
+                    yield about
+                yield self._batch(source, rows, count)
+        self._note_what_is_missing()
+        if self._damage and not self._recorded.total():
+            raise DamagedError(self._damage[0])
         if not self._recorded.total():
             raise NothingToAnalyse("a process without any records: a helper that only loaded the GPU's runtime")
         guess_from_devices(self.facts, self._process, self._devices)
@@ -153,25 +153,29 @@ class _RocpdReading:
         for task in self._tasks(source):
             waiting.append(self._how.pool.submit(task))
             if len(waiting) >= self._how.lookahead:
-                yield self._advanced(waiting.popleft().result())
-        for future in waiting:
-            yield self._advanced(future.result())
+                made = self._advanced(waiting.popleft().result())
+                if made[1]:
+                    yield made
+        yield from (made for future in waiting if (made := self._advanced(future.result()))[1])
 
     def _tasks(self, source: Source) -> Iterator[Callable[[], tuple[Rows, int]]]:
         """Yield what the pool is to do for a table: a piece each, which it reads itself where there are row ids."""
-        if not self._query(source, checked=False):
+        query, name = self._query(source), self._tables.name(source.table)
+        if query is None or name is None:
             return
-        name = self._tables.name(source.table)
-        assert name is not None
-        ranges = self._tables.database.ranges(name)
-        if ranges is None:
-            query = self._query(source)
-            assert query is not None
-            for rows in self._tables.database.batches(query):
-                yield partial(self._convert, rows, source)
-        else:
+        try:
+            ranges = self._tables.database.ranges(name)
+        except DamagedError:
+            ranges = None
+        if ranges is not None:
             for rowids in ranges:
                 yield partial(self._fetch, source, rowids)
+            return
+        try:
+            for rows in self._tables.database.batches(query):
+                yield partial(self._convert, rows, source)
+        except DamagedError as error:
+            self._damage.append(f"{name}: {error}")
 
     def _query(self, source: Source, *, checked: bool = True, rowids: tuple[int, int] | None = None) -> str | None:
         return query_of(source, self._tables, self._key, checked=checked, rowids=rowids)
@@ -180,20 +184,48 @@ class _RocpdReading:
         """Return the rows of a range of row ids.
 
         Only where a value of another type than its column's is met, each value is looked at: that takes as long as
-        reading it.
+        reading it. Rows of damaged pages are left out, and those around them found.
         """
-        for checked in (False, True):
-            query = self._query(source, checked=checked, rowids=rowids)
+        try:
+            query = self._query(source, checked=False, rowids=rowids)
             assert query is not None
-            try:
-                rows = self._tables.database.fetch(query)
-            except DamagedError:
-                if checked:
-                    raise
-                continue
-            if checked or has_types(source, rows.schema):
-                break
-        return self._convert(rows, source)
+            rows = self._tables.database.fetch(query)
+            if has_types(source, rows.schema):
+                return self._convert(rows, source)
+        except DamagedError:
+            pass
+        import pyarrow as pa
+
+        found = self._readable(source, rowids)
+        if not found:
+            return Rows(), 0
+        return self._convert(pa.concat_tables(found), source)
+
+    def _readable(self, source: Source, rowids: tuple[int, int]) -> list[pa.Table]:
+        """Return what can be read of a range of row ids, by halving it where that fails."""
+        query = self._query(source, rowids=rowids)
+        assert query is not None
+        low, high = rowids
+        try:
+            return [self._tables.database.fetch(query)]
+        except DamagedError as error:
+            if high - low <= _FEW_ROWS:
+                self._damage.append(f"{self._tables.name(source.table)}, rows {low:,} to {high - 1:,}: {error}")
+                return []
+        middle = (low + high) // 2
+        return self._readable(source, (low, middle)) + self._readable(source, (middle, high))
+
+    def _note_what_is_missing(self) -> None:
+        """Say what of the database could not be read, or is not there."""
+        if self._damage:
+            self.facts.complete = False
+            self.facts.warnings.append(
+                f"the database is damaged, and rows of {len(self._damage):,} places are missing;"
+                f" the first: {self._damage[0]}"
+            )
+        for table, what in (("rocpd_event", "correlation ids"), ("rocpd_string", "names")):
+            if self._tables.name(table) is None:
+                self.facts.warnings.append(f"the database has no table {table}: no {what}")
 
     def _advanced(self, made: tuple[Rows, int]) -> tuple[Rows, int]:
         self._progress.advance(made[1])
@@ -202,6 +234,10 @@ class _RocpdReading:
     def _convert(self, found: pa.Table, source: Source) -> tuple[Rows, int]:
         import pyarrow as pa
 
+        for name in source.texts:
+            found = found.set_column(
+                found.column_names.index(name), name, readable(found.column(name).combine_chunks())
+            )
         columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
         columns["event_id"] = pa.arange(0, found.num_rows)
         columns["args"] = _args(found, source)
@@ -346,18 +382,38 @@ def _agent(record: dict[str, Any]) -> Agent:
 
 def _lookup(tables: Tables) -> _Lookup:
     look = _Lookup()
-    look.strings = {r["id"]: r["string"] for r in tables.records("rocpd_string", "id", "string")}
-    look.threads = {r["id"]: r["tid"] for r in tables.records("rocpd_info_thread", "id", "tid") if "tid" in r}
+    for key, record in _by_id(tables, "rocpd_string", "string"):
+        look.strings[key] = _text(record.get("string"))
+    for key, record in _by_id(tables, "rocpd_info_thread", "tid"):
+        if (tid := integer(record.get("tid"))) is not None:
+            look.threads[key] = tid
     for table, numbers in (("rocpd_info_stream", look.streams), ("rocpd_info_queue", look.queues)):
-        for record in tables.records(table, "id", "name"):
-            match = _LAST_NUMBER.search(str(record.get("name") or ""))
-            numbers[record["id"]] = int(match.group(1)) if match else record["id"]
-    columns = ("id", "kernel_name", "display_name", "extdata")
-    for record in tables.records("rocpd_info_kernel_symbol", *columns):
-        names = {"formatted_kernel_name": record.get("display_name"), "kernel_name": record.get("kernel_name")}
+        for key, record in _by_id(tables, table, "name"):
+            match = _LAST_NUMBER.search(_text(record.get("name")))
+            number = integer(match.group(1)) if match else None
+            numbers[key] = key if number is None else number
+    for key, record in _by_id(tables, "rocpd_info_kernel_symbol", "kernel_name", "display_name", "extdata"):
+        names = {
+            "formatted_kernel_name": _text(record.get("display_name")),
+            "kernel_name": _text(record.get("kernel_name")),
+        }
         more = {k: v for k, v in _object(record.get("extdata")).items() if k.endswith("kernel_name") and v}
-        look.kernels.add({**names, **more, "kernel_id": record["id"]})
+        look.kernels.add({**names, **more, "kernel_id": key})
     return look
+
+
+def _by_id(tables: Tables, table: str, *columns: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a small table by their ids."""
+    for record in tables.records(table, "id", *columns):
+        if (key := integer(record.get("id"))) is not None:
+            yield key, record
+
+
+def _text(value: object) -> str:
+    """Return a value as text, whatever a database has in a column of texts."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
 
 
 @dataclass
@@ -429,6 +485,9 @@ def _processes(database: SqliteFile, path: Path) -> list[tuple[Tables, dict[str,
         for row in database.rows(f"SELECT {', '.join(map(quoted, there))} FROM {quoted(name)} ORDER BY id"):
             record = dict(zip(there, row, strict=True))
             found.append((Tables(database, record.get("guid")), record))
+    of_guid = Counter(tables.guid for tables, _ in found)
+    for tables, _ in found:
+        tables.is_shared = of_guid[tables.guid] > 1
     if not found:
         raise NothingToAnalyse(f"{path}: a rocpd database without any process")
     return found

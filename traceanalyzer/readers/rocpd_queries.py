@@ -174,7 +174,7 @@ def query_of(
     conditions = []
     if name == source.table and tables.guid is not None and "guid" in there:
         conditions.append(f"r.guid = {literal(tables.guid)}")
-    if "pid" in there and isinstance(process, int):
+    if tables.is_shared and "pid" in there and isinstance(process, int):
         conditions.append(f"r.pid = {process}")
     if rowids:
         conditions.append(f"r.rowid >= {rowids[0]} AND r.rowid < {rowids[1]}")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from traceanalyzer.errors import InputError, NothingToAnalyse
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised
+from traceanalyzer.readers.kineto_facts import integer
 from traceanalyzer.readers.rocprofv3_document import HEAD_KEYS, SYMBOLS, TOOL_KEY, Records, Rocprofv3Document
 from traceanalyzer.readers.rocprofv3_facts import Process, fill_facts, guess_from_devices, process_of
 from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
@@ -117,6 +118,11 @@ class Rocprofv3Reading:
 
     def _complete_facts(self) -> None:
         facts, recorded = self.facts, self._recorded
+        if late := self._document.late:
+            raise InputError(
+                f"its keys are in another order than rocprofv3 writes them: {', '.join(late)} must stand before the"
+                " records (re-saved by another tool with its keys sorted?)"
+            )
         for end in (self._source.damage, self._document.incomplete):
             if end:
                 facts.complete = False
@@ -126,7 +132,10 @@ class Rocprofv3Reading:
             raise NothingToAnalyse("a process without any records: a helper that only loaded the GPU's runtime")
         if self._rejected > max(_FEW_REJECTS, recorded.total() // 2):
             raise InputError(f"{self._rejected:,} of {recorded.total():,} records cannot be read: damaged")
-        facts.warnings.extend(self._document.problems)
+        if self._document.problems:
+            facts.warnings.extend(self._document.problems)
+            facts.repairs["malformed part of the head left out"] += len(self._document.problems)
+            facts.first_repair = facts.first_repair or 0
         facts.warnings.extend(noticed_warnings(self._noticed))
         guess_from_devices(facts, self._process, self._devices)
         explain_missing_kernels(facts, recorded)
@@ -184,8 +193,9 @@ def _markers(strings: object) -> dict[int, str]:
     pairs = strings.get("marker_api") if isinstance(strings, dict) else None
     texts = {}
     for pair in pairs if isinstance(pairs, list) else ():
-        if isinstance(pair, dict) and isinstance(pair.get("key"), int) and isinstance(pair.get("value"), str):
-            texts[pair["key"]] = pair["value"]
+        key = integer(pair.get("key")) if isinstance(pair, dict) else None
+        if key is not None and isinstance(pair.get("value"), str):
+            texts[key] = pair["value"]
     return texts
 
 
@@ -206,7 +216,7 @@ class Rocprofv3JsonReader:
             document = Rocprofv3Document(source, _HEAD, HEAD_KEYS)
             try:
                 if not document.next_process():
-                    return Recognised(what, problem=NothingToAnalyse(f"{path}: {what} without any process"))
+                    return None
             except InputError as error:
                 return Recognised(what, problem=InputError(f"{path}: {error}"))
             head = document.metadata
@@ -233,8 +243,13 @@ def is_converted(head: dict[str, Any]) -> bool:
 
 def readings(source: ByteSource, how: HowToRead) -> Iterator[Rocprofv3Reading]:
     document = Rocprofv3Document(source, how.block_size, HEAD_KEYS)
+    reading: Rocprofv3Reading | None = None
     while document.next_process():
-        yield Rocprofv3Reading(source, document, how)
+        reading = Rocprofv3Reading(source, document, how)
+        yield reading
+    if reading and document.incomplete and reading.facts.complete:  # between two processes, or behind the last one
+        reading.facts.complete = False
+        reading.facts.warnings.insert(0, document.incomplete)
 
 
 def process_of_file(path: Path, suffixes: tuple[str, ...]) -> str | None:

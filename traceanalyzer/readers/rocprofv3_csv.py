@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv as csv_module
 import re
 from collections import Counter, deque
@@ -21,6 +22,7 @@ from traceanalyzer.readers.rocprofv3_facts import GPU, Agent, Process, fill_fact
 from traceanalyzer.readers.rocprofv3_names import kernel_name
 from traceanalyzer.readers.rocprofv3_rows import Columns, Rows, rows_of
 from traceanalyzer.readers.source import ByteSource, content_hash
+from traceanalyzer.readers.sqlite_file import literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,11 +173,14 @@ class _CsvReading:
         """Return the rows of a batch; what has no column of its own goes into args under its name in the file."""
         import pyarrow as pa
 
-        known = {name: column for name, column in kind.columns.items() if column in batch.schema.names}
-        rest = [name for name in batch.schema.names if name not in known.values()]
+        names = batch.schema.names
+        place = {column: f"c{number}" for number, column in reversed(list(enumerate(names)))}
+        known = {name: place[column] for name, column in kind.columns.items() if column in place}
+        rest = [(name, f"c{number}") for number, name in enumerate(names) if f"c{number}" not in known.values()]
         chosen = [_selected(name, column) for name, column in known.items()]
-        pairs = ", ".join(f"{_quoted(name)} := {_quoted(name)}" for name in rest)
-        chosen.append(f"to_json(struct_pack({pairs}))::VARCHAR AS args" if rest else "'{}' AS args")
+        pairs = ", ".join(f"{literal(name)}, {column}" for name, column in rest)
+        chosen.append(f"json_object({pairs})::VARCHAR AS args")
+        batch = batch.rename_columns([f"c{number}" for number in range(len(names))])
         connection = parser_of_thread().connection
         connection.register("batch", pa.Table.from_batches([batch]))
         try:
@@ -231,10 +236,16 @@ class _Stream:
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.end = b""
 
     def read(self, size: int = _HEAD) -> bytes:
-        data = self._source.read(size)
+        """Return about the next `size` bytes, those that are not UTF-8 replaced; none at the end only."""
+        while raw := self._source.read(size):
+            if data := self._decoder.decode(raw).encode():
+                break
+        else:
+            data = self._decoder.decode(b"", final=True).encode()
         self.end = (self.end + data)[-_HEAD:]
         return data
 
@@ -268,13 +279,11 @@ def _batches(
             pa.PythonFile(stream, mode="r"),
             read_options=csv.ReadOptions(use_threads=False, block_size=block_size),
             parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
-            convert_options=csv.ConvertOptions(
-                check_utf8=False, column_types={name: pa.string() for name in _header(file)}
-            ),
+            convert_options=csv.ConvertOptions(column_types={name: pa.string() for name in _header(file)}),
         )
         for batch in reader:
             if held is not None and held.num_rows:
-                yield _readable(held)
+                yield held
             held = batch
     except pa.ArrowInvalid as error:
         if "Empty CSV file" not in str(error):
@@ -285,39 +294,20 @@ def _batches(
     if cut is not None and (not invalid or invalid[-1] != cut):
         held = held.slice(0, held.num_rows - 1)
         reject(Reject(0, None, "cut off where the file ends", masked(cut.encode()[:_SAMPLE])), file, True)
-    yield _readable(held)
+    yield held
 
 
 def _header(file: Path) -> list[str]:
     with ByteSource(file) as source:
-        line = source.read(_HEAD).split(b"\n")[0].decode("utf-8", "replace").lstrip("\ufeff").strip()
-    return next(csv_module.reader([line]), [])
-
-
-def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with bytes that are not UTF-8 replaced."""
-    import pyarrow as pa
-
-    columns = []
-    for column in batch.columns:
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            raw = column.cast(pa.binary()).to_pylist()
-            column = pa.array([None if b is None else b.decode("utf-8", "replace") for b in raw], pa.string())
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        line = re.split(rb"[\r\n]", source.read(_HEAD))[0].decode("utf-8", "replace").lstrip("\ufeff").strip()
+    try:
+        return next(csv_module.reader([line]), [])
+    except csv_module.Error:
+        return []
 
 
 def _selected(name: str, column: str) -> str:
-    text = _quoted(column)
-    if name in _NUMBERS:
-        return f"TRY_CAST({text} AS BIGINT) AS {name}"
-    return f"{text} AS {name}"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return f"TRY_CAST({column} AS BIGINT) AS {name}" if name in _NUMBERS else f"{column} AS {name}"
 
 
 def _kernel_names(names: pa.Array) -> pa.Array:
@@ -372,6 +362,15 @@ def _pid(file: Path) -> int | None:
     """Return the process id that the file's name begins with; before 1.0 and after, that is the usual name."""
     parts = _parts(file)
     return integer(parts[0]) if parts and parts[0].isdigit() else None
+
+
+def _is_sound(file: Path, name: str) -> bool:
+    """Say whether a file beside another can be read with it: it has the columns that its name promises."""
+    kind = _kind(name)
+    try:
+        return kind is None or kind.required <= set(_header(file))
+    except InputError:
+        return False
 
 
 class _CsvFile:
@@ -441,7 +440,7 @@ class Rocprofv3CsvReader:
         found: dict[str, Path] = {}
         for file in sorted(path.parent.iterdir()):
             other = _parts(file)
-            if other and other[0] == parts[0] and file.is_file():
+            if other and other[0] == parts[0] and file.is_file() and _is_sound(file, other[1]):
                 found.setdefault(other[1], file)
         found[parts[1]] = path
         return [found[kind] for kind in sorted(found, key=lambda k: (order.index(k) if k in order else 2, k))]

@@ -30,8 +30,9 @@ HEAD_KEYS: Final = frozenset({"metadata", "agents", "strings"})
 
 _FIRST_KEY: Final = re.compile(rb'\{\s*("[^"\\]+")\s*:')
 _ANY_KEY: Final = rb'"[A-Za-z_][^"\\]*"'
-_LIST_END: Final = re.compile(rb'\]\s*(?:\}\s*)?(?:,\s*"([A-Za-z_]\w*)"\s*:\s*[\[{]|\}\s*\})')
-_ONLY_CLOSED: Final = re.compile(rb"[\s\]}]*\Z")
+_LIST_END: Final = re.compile(rb'\](?=\s*(?:\}\s*)?(?:,\s*"([A-Za-z_]\w*)"\s*:\s*[\[{]|\}\s*[}\]]))')
+_END_OF_ALL: Final = re.compile(rb"\]\s*\}\s*\}\s*\]\s*\}\s*\Z")
+"""The end of a list, of its group, of the process, of all processes, and of the document."""
 _LONGEST_RECORD: Final = 64 << 20
 """Bytes in which a place to cut is looked for that is certain; behind that, one that is likely will do."""
 _KNOWN_LISTS: Final = frozenset(
@@ -72,10 +73,18 @@ class Rocprofv3Document(JsonStream):
     processes: int = 0
     """How many processes were begun."""
     _state: _State = _State.START
+    _in_records: bool = False
+    """Whether a group of lists of this process was met."""
     _group: str = ""
     _list: str = ""
     _first_key: bytes = b""
     _boundary: re.Pattern[bytes] = field(default_factory=lambda: _boundary_before(_ANY_KEY))
+    _separator: bytes = b""
+    """What mostly stands between two records of the list, up to the colon of the first key."""
+    _in_separator: int = 0
+    """Bytes of it before the brace."""
+    late: list[str] = field(default_factory=list)
+    """Parts of a process's head that stand behind the records they explain."""
 
     def next_process(self) -> bool:
         """Go to the next process and read its head, up to its first list; False when there is none.
@@ -140,6 +149,7 @@ class Rocprofv3Document(JsonStream):
                 self._drop(1)
                 self.processes += 1
                 self.metadata = {}
+                self._in_records = False
                 self._state = _State.HEAD
             case b"]":
                 self._drop(1)
@@ -154,9 +164,11 @@ class Rocprofv3Document(JsonStream):
         if key is None:
             return
         first = self._skip_space()
+        if self._in_records and (key in HEAD_KEYS or key == SYMBOLS):
+            self.late.append(key)
         if key in (CALLBACKS, BUFFERS) and first == b"{":
             self._drop(1)
-            self.has_events = True
+            self.has_events = self._in_records = True
             self._group = key
             self._state = _State.GROUP
         elif key == SYMBOLS and first == b"[":
@@ -181,6 +193,7 @@ class Rocprofv3Document(JsonStream):
         self._first_key = key.group(1) if key else b""
         self._boundary = _boundary_before(re.escape(self._first_key) if key else _ANY_KEY)
         self._list = name
+        self._separator, self._in_separator = b"", 0
         self._state = _State.LIST
 
     def _leave_list(self) -> None:
@@ -229,19 +242,29 @@ class Rocprofv3Document(JsonStream):
         """Return where the last record of the list ends, if the list ends before `high`."""
         first = self._buf.find(b"]", 0, high)  # many lists have no other than the one at their end
         for match in _LIST_END.finditer(self._buf, first, high) if first >= 0 else ():
-            end = len(self._buf[: match.start()].rstrip())
+            end = self._end_before(match.start())
             if self._buf[end - 1 : end] == b"}" and (
                 match.group(1) in _KNOWN_LISTS
-                or self._is_record_before(end, match.start())
-                or (self._eof and _ONLY_CLOSED.match(self._buf, match.start()))
+                or self._is_record_before(end)
+                or (self._eof and _END_OF_ALL.match(self._buf, match.start()))
             ):
                 return end
         return None
 
-    def _is_record_before(self, end: int, high: int) -> bool:
+    def _end_before(self, at: int) -> int:
+        """Return where the text before `at` ends, white space left out."""
+        while at and self._buf[at - 1 : at].isspace():
+            at -= 1
+        return at
+
+    def _is_record_before(self, end: int) -> bool:
         """Say whether a whole record ends at `end`, so that what follows is not inside of one."""
-        cut = _last(self._boundary, self._buf, 0, high)
-        return _is_object(self._buf[cut.end() if cut else 0 : end])
+        if not self._separator and (found := self._boundary.search(self._buf, 0, end)):
+            opening = _FIRST_KEY.match(self._buf, found.end())
+            self._separator = found.group() + (opening.group() if opening else b"")
+            self._in_separator = found.end() - found.start()
+        start = self._buf.rfind(self._separator, 0, end) if self._separator else -1
+        return _is_object(self._buf[start + self._in_separator if start >= 0 else 0 : end])
 
     def _find_cut(self, high: int) -> re.Match[bytes] | None:
         """Return the last boundary before `high` behind a record that parses on its own."""
@@ -260,19 +283,6 @@ class Rocprofv3Document(JsonStream):
 
 def _boundary_before(key: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"\}\s*,\s*(?=\{\s*" + key + rb"\s*:)")
-
-
-def _last(pattern: re.Pattern[bytes], text: bytes, low: int, high: int) -> re.Match[bytes] | None:
-    """Return the last match between two places; looks at no more of the text than it must."""
-    window = WINDOW
-    while True:
-        start = max(low, high - window)
-        found = None
-        for found in pattern.finditer(text, start, high):  # noqa: B007  # the last one is wanted
-            pass
-        if found or start == low:
-            return found
-        window *= 4
 
 
 def _is_object(text: bytes) -> bool:

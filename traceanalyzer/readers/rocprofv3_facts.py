@@ -63,8 +63,9 @@ class Process:
         return [agent for agent in self.agents if agent.kind == GPU and agent.visible]
 
     def device_of(self) -> dict[int, int]:
-        """Return GPU ordinals by handle."""
-        return {a.handle: a.ordinal for a in self.agents if a.kind == GPU and a.ordinal is not None}
+        """Return GPU ordinals by handle; handles beyond 63 bits mean 'none'."""
+        gpus = [a for a in self.agents if a.kind == GPU and a.ordinal is not None and a.handle < 2**63]
+        return {a.handle: a.ordinal for a in gpus if a.ordinal is not None}
 
 
 def process_of(metadata: object, agents: object) -> Process:

@@ -13,7 +13,6 @@ import orjson
 
 from traceanalyzer.readers.base import Reject
 from traceanalyzer.readers.kineto_parser import BlockParser, parser_of_thread
-from traceanalyzer.readers.kineto_tables import NOT_FINITE
 from traceanalyzer.readers.repair import masked, repaired
 from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
 from traceanalyzer.readers.rocprofv3_rows import (
@@ -25,7 +24,7 @@ from traceanalyzer.readers.rocprofv3_rows import (
     rows_of,
     texts_of,
 )
-from traceanalyzer.readers.rocprofv3_tables import FAMILIES, family_of, flat, read_query, tolerant_query
+from traceanalyzer.readers.rocprofv3_tables import FAMILIES, family_of, family_of_kind, flat, read_query, tolerant_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
 _MARKS_OF_A_RECORD: Final = frozenset(
     {"size", "kind", "correlation_id", "start_timestamp", "dispatch_data", "kernel_id", "record"}
 )
-_NOT_FINITE: Final = re.compile(NOT_FINITE.encode())
-_SIGNS_OF_NOT_FINITE: Final = (b"N", b"I", b":nan", b":inf")
-"""As the collector's writer spells them (NaN, Infinity) or printf (nan, inf). Looking for a byte costs next to nothing,
-and most records have neither of these two; only where one is found the slow pattern is tried."""
+_NO_JSON: Final = (
+    r"(?:^|[:,\[])\s*-?(?i:nan|inf(?:inity)?)\s*(?:[,}\]]|$)"  # numbers that are not finite
+    r"|,\s*(?:[}\]]|$)"  # a comma with nothing behind it
+)
+"""What DuckDB takes though it is no JSON, in records without their first key and last brace."""
 _LEAST_OBJECT_SIZE: Final = 1 << 20
 _SAMPLE: Final = 200
 Texts = tuple[Any, ...]
@@ -103,14 +103,45 @@ def parse_records(records: Records, context: Context) -> ParsedRecords:
     try:
         columns = _read(parser_of_thread(), family, records.block.array)
         args = _record_texts(records, len(columns["start_ns"]))
+        if _others(family, columns, records, context):
+            raise RecordsRefusedError("records of other lists")
     except RecordsRefusedError:
-        sound = sound_records(records)
-        columns, args = _read_tolerantly(parser_of_thread(), family, sound.texts)
-        columns["event_id"] = pa.array(sound.ordinals, pa.int64())
-        rows = _rows(family, columns, args, records, context)
-        return ParsedRecords(sound.events, rows, sound.rejects, sound.repairs, sound.first_repair)
+        return _one_by_one(family, records, context)
     columns["event_id"] = pa.arange(0, len(columns["start_ns"]))
     return ParsedRecords(len(columns["event_id"]), _rows(family, columns, args, records, context))
+
+
+def _one_by_one(family: str, records: Records, context: Context) -> ParsedRecords:
+    """Return the rows of a block of which each record must be looked at.
+
+    Where the end of a list was lost, the records of the next one stand in it; their kind says what they are.
+    """
+    import pyarrow as pa
+
+    sound = sound_records(records)
+    columns, _ = _read_tolerantly(parser_of_thread(), family, sound.texts)
+    others = _others(family, columns, records, context)
+    families = [others.get(kind, family) for kind in columns["kind"].to_pylist()] if others else []
+    rows = Rows()
+    for each in dict.fromkeys(families) if families else [family]:
+        at = [n for n, f in enumerate(families) if f == each] if families else range(len(sound.texts))
+        found, args = _read_tolerantly(parser_of_thread(), each, [sound.texts[n] for n in at])
+        found["event_id"] = pa.array([sound.ordinals[n] for n in at], pa.int64())
+        made = _rows(each, found, args, records, context)
+        rows.noticed += made.noticed
+        rows.devices |= made.devices
+        for name, table in made.tables.items():
+            rows.tables[name] = pa.concat_tables([rows.tables[name], table]) if name in rows.tables else table
+    return ParsedRecords(sound.events, rows, sound.rejects, sound.repairs, sound.first_repair)
+
+
+def _others(family: str, columns: Columns, records: Records, context: Context) -> dict[str | None, str]:
+    """Return the families of those kinds of records that do not belong into the list."""
+    if family == "other":
+        return {}
+    kinds = columns["kind"].unique().to_pylist()
+    found = {kind: family_of_kind(context.records.kind(records.group, kind)) for kind in kinds}
+    return {kind: of for kind, of in found.items() if of and of != family}
 
 
 def parse_symbols(records: Records, kernels: KernelNames) -> ParsedRecords:
@@ -135,9 +166,6 @@ def _read(parser: BlockParser, family: str, array: bytes) -> Columns:
     """Return the columns of sound records. Raises RecordsRefusedError."""
     import duckdb
 
-    keeps_text = family != "symbol"
-    if keeps_text and any(sign in array for sign in _SIGNS_OF_NOT_FINITE) and _NOT_FINITE.search(array):
-        raise RecordsRefusedError("a number that is not finite")
     url = parser.files.put("records.json", array)
     try:
         found = parser.connection.sql(read_query(url, family, max(len(array), _LEAST_OBJECT_SIZE))).to_arrow_table()
@@ -182,6 +210,8 @@ def _record_texts(records: Records, count: int) -> Texts:
         parts = pc.split_pattern(parts, pattern=between.group().decode()).values
     if len(parts) != count:
         raise RecordsRefusedError("the records are not laid out alike")
+    if pc.any(pc.match_substring_regex(parts, _NO_JSON), min_count=0).as_py():
+        raise RecordsRefusedError("something that is no JSON")
     return records.first_key.decode() + ":", parts.cast(pa.string()), "}"
 
 
@@ -200,7 +230,7 @@ def _rows(family: str, columns: Columns, texts: Texts, records: Records, context
         target, source = (looked_up(columns[end], context.devices) for end in ("target", "source"))
         columns["device"] = pc.coalesce(target, source)
         columns["between_gpus"] = pc.fill_null(pc.not_equal(target, source), False)
-    if "operation" in columns:
+    if family != "dispatch":
         noticed[UNNAMED_KINDS] += _name_records(family, columns, records, context)
     if family == "marker":
         columns["name"] = pc.coalesce(texts_of(columns["correlation_id"], context.markers), columns["name"])
@@ -305,8 +335,9 @@ def is_object(text: bytes) -> bool:
 
 
 def _repair(found: Sound, piece: bytes, offset: int) -> bool:
-    fixed = repaired(piece, _MARKS_OF_A_RECORD)
-    if fixed is None:
+    """Keep a record that can be mended; not one that may be made of two, the end of one being lost with the next."""
+    fixed = None if b"\0" in piece else repaired(piece, _MARKS_OF_A_RECORD)
+    if fixed is None or "duplicate key" in fixed[1]:
         return False
     text, kinds = fixed
     found.repairs += kinds

@@ -25,6 +25,7 @@ _IN_DISPATCH: Final = "dispatch_data.dispatch_info"
 FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "dispatch": {
         **_COMMON,
+        "kind": ("kind", "VARCHAR"),
         "agent": ("dispatch_info.agent_id.handle", "UBIGINT"),
         "kernel_id": ("dispatch_info.kernel_id", "BIGINT"),
         **{f"block_{axis}": (f"dispatch_info.workgroup_size.{axis}", "BIGINT") for axis in "xyz"},
@@ -71,11 +72,30 @@ _FAMILY_OF: Final = {
 }
 
 
+_FAMILY_OF_KIND: Final = {
+    "KERNEL_DISPATCH": "dispatch",
+    "MEMORY_COPY": "copy",
+    "MARKER": "marker",
+    "MEMORY_ALLOCATION": "memory",
+    "SCRATCH_MEMORY": "memory",
+}
+
+
 def family_of(group: str, list_name: str) -> str:
     """Return the family of a list of records; lists that nobody foresaw are 'other'."""
     if group == "callback_records":
         return "other"
     return _FAMILY_OF.get(list_name, "api" if list_name.endswith("_api") else "other")
+
+
+def family_of_kind(kind: str | None) -> str | None:
+    """Return the family of records of a kind, None for a kind that may be in any list."""
+    if kind is None:
+        return None
+    for beginning, family in _FAMILY_OF_KIND.items():
+        if kind.startswith(beginning):
+            return family
+    return "api" if "_API" in kind else None
 
 
 def read_query(url: str, family: str, largest: int) -> str:

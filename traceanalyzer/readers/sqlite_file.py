@@ -86,9 +86,10 @@ class SqliteFile:
 
     def _read_schema(self) -> dict[str, list[str]]:
         """Return the columns of every table and view; a view that cannot be resolved is left out."""
-        names = [name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+        kinds = dict(self.rows("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
+        self.views = {name for name, kind in kinds.items() if kind == "view"}
         found = {}
-        for name in names:
+        for name in kinds:
             try:
                 found[name] = [row[1] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")]
             except sqlite3.OperationalError:
@@ -105,12 +106,15 @@ class SqliteFile:
     def ranges(self, table: str) -> list[tuple[int, int]] | None:
         """Return ranges [low, high) of row ids that cut a table in pieces of `ROWS`, for several threads to read.
 
-        None for a view, or where the ids are so far apart that most ranges would be empty.
+        None for a view, or where the ids are so far apart that most ranges would be empty. Raises DamagedError.
         """
-        try:
-            [(low, high, count)] = self.rows(f"SELECT min(rowid), max(rowid), count(*) FROM {quoted(table)}")
-        except InputError:
+        if table in self.views:
             return None
+        [(low, high)] = self.rows(f"SELECT min(rowid), max(rowid) FROM {quoted(table)}")
+        try:
+            [(count,)] = self.rows(f"SELECT count(*) FROM {quoted(table)}")
+        except DamagedError:  # nobody knows how many rows there are, so it may be all
+            count = high
         if not isinstance(low, int) or not isinstance(high, int):
             return None if count else []
         if high - low > _SPARSE * count:
