@@ -392,3 +392,67 @@ def test_formats_agree_on_what_their_columns_are(tmp_path):
 
 def test_the_shared_folder_is_used(shared):
     assert (SHARED / "traces" / REAL / "tracelens").is_dir() and shared == SHARED
+
+
+# -- what hostile inputs found -----------------------------------------------------------------------------------
+
+
+def test_replacing_a_file_of_several_processes_by_itself_keeps_them_all(tmp_path):
+    tools = [process({"kernel_dispatch": [dispatch(1, n, n + 5)]}) for n in (1, 2)]
+    path = tmp_path / "x_results.json"
+    path.write_text(text_of(*tools))
+    ingest_files([path], tmp_path / "store", run="r", rank=3)
+    for _ in range(2):
+        found = ingest_files([path], tmp_path / "store", run="r", rank=3, replace=True)
+        assert [o.state for o in found.outcomes] == ["already stored"] * 2
+        assert found.sql("SELECT part FROM traces ORDER BY part") == [{"part": 0}, {"part": 1}]
+
+
+@pytest.mark.parametrize("kept", [0.9, 0])
+def test_a_cut_file_gives_way_to_the_whole_database_of_its_process(tmp_path, kept):
+    folder = rocpd.write_database(tmp_path, 0, 1).parent
+    text = gzip.decompress(rocprofv3.write(tmp_path / "json", 0, 1).read_bytes())
+    (folder / "52000_results.json").write_bytes(
+        text[: int(len(text) * kept)] if kept else text_of(process({})).encode()
+    )
+    found = ingest_files([tmp_path / "mi350x-node-0"], tmp_path / "store", run="r")
+    stored = [o for o in found.outcomes if o.trace]
+    assert [(o.planned.path.name, o.gpu_events) for o in stored] == [("52000_results.db", 3_215)]
+    assert any("read instead of 52000_results.json" in note for note in stored[0].notes)
+
+
+def test_a_fault_with_one_file_does_not_keep_the_others_from_the_store(tmp_path, cli, monkeypatch):
+    from traceanalyzer.readers import rocprofv3_parser
+
+    def fail(*_):
+        raise ZeroDivisionError("by design")
+
+    small(tmp_path / "t", 20)
+    (tmp_path / "t" / "x.json").write_text(json.dumps(document([kernel("k", 0, 1)])))
+    monkeypatch.setattr(rocprofv3_parser, "_rows", fail)
+    found = ingest_files([tmp_path / "t"], tmp_path / "store", run="r")
+    assert sorted(o.state for o in found.outcomes) == ["failed", "stored"]
+    [failed] = [o for o in found.outcomes if o.error]
+    assert "20_results.json: internal error: ZeroDivisionError: by design" in str(failed.error)
+
+
+def test_processes_of_several_hosts_in_one_file_have_no_guessed_rank(tmp_path):
+    tools = [process({"kernel_dispatch": [dispatch(1, n, n + 5)]}) for n in (1, 2)]
+    tools[1]["metadata"]["node"]["hostname"] = "node-1"
+    path = tmp_path / "x_results.json"
+    path.write_text(text_of(*tools))
+    found = ingest_files([path], tmp_path / "store", run="r")
+    assert found.sql("SELECT DISTINCT rank FROM traces") == [{"rank": None}]
+
+
+def test_what_is_lost_between_processes_is_said(tmp_path):
+    first, second = (process({"kernel_dispatch": [dispatch(1, n, n + 5)]}) for n in (1, 2))
+    text = text_of(first, second)
+    at = text.index('{"metadata"', 60)
+    for number, damaged in enumerate((text[: at + 20], text[:at] + "null," + text[at:], text[:-2])):
+        path = tmp_path / f"{number}_results.json"
+        path.write_text(damaged)
+        found = ingest_files([path], tmp_path / f"store{number}")
+        assert not all(o.trace.manifest.trace["complete"] for o in found.outcomes if o.trace), number
+        [strict] = ingest_files([path], tmp_path / f"strict{number}", strict=True).outcomes
+        assert strict.state == "failed", number

@@ -201,3 +201,38 @@ def test_another_database_is_named(cli, tmp_path):
     assert "Nsight Systems" in cli("ingest", "a.db", "--store", "s", code=3).err
     assert "rocmProfileData" in cli("ingest", "b.rpd", "--store", "s", code=3).err
     assert "a SQLite database without a trace" in cli("ingest", "c.db", "--store", "s", code=3).err
+
+
+def test_a_damaged_page_costs_its_rows_only(databases, tmp_path):
+    path = Path(shutil.copy(databases[0], tmp_path / "52000_results.db"))
+    data = bytearray(path.read_bytes())
+    leaf = next(
+        n for n in range(len(data) // 4096 // 2, len(data) // 4096) if data[n * 4096] == 0x0D
+    )  # rows of a table
+    page = leaf * 4096
+    data[page : page + 4096] = b"\xff" * 4096
+    path.write_bytes(data)
+    [outcome] = ingest_files([path], tmp_path / "store").outcomes
+    assert outcome.trace and not outcome.trace.manifest.trace["complete"]
+    rows = outcome.trace.manifest.rows
+    assert rows["gpu_events"] > 2_500 and rows["runtime_calls"] > 2_500
+    assert any("the database is damaged, and rows of" in note for note in outcome.notes)
+
+
+def test_rows_without_a_process_are_kept(database, tmp_path):
+    table = suffixed(database, "rocpd_kernel_dispatch")
+    change(database, f"""UPDATE "{table}" SET pid = NULL WHERE dispatch_id < 100""")
+    assert counts(ingest_files([database], tmp_path / "store")) == [("stored", GPU_EVENTS)]
+
+
+def test_odd_values_in_small_tables(database, tmp_path):
+    strings, threads, streams = (suffixed(database, f"rocpd_{t}") for t in ("string", "info_thread", "info_stream"))
+    change(
+        database,
+        f"""UPDATE "{strings}" SET string = x'61ff' WHERE string = 'hipLaunchKernel'""",
+        f"""UPDATE "{threads}" SET tid = 'main'""",
+        f"""UPDATE "{streams}" SET name = 'Stream 18446744073709551615'""",
+    )
+    found = ingest_files([database], tmp_path / "store")
+    assert counts(found) == [("stored", GPU_EVENTS)]
+    assert found.sql("SELECT count(*) > 0 AS has FROM runtime_calls WHERE name LIKE 'a%'") == [{"has": True}]

@@ -183,7 +183,7 @@ def test_a_file_cut_at_every_byte_keeps_exactly_the_whole_records(trace):
             at += len(json.dumps(record, separators=(",", ":")))
             ends.append(at)
             at += 1
-    for cut in range(start, len(text) - len("]}")):  # the end of the process itself
+    for cut in range(start, len(text) - 1):
         whole = sum(end <= cut for end in ends)
         if not whole:
             continue
@@ -397,3 +397,60 @@ def test_damaged_symbols_cost_only_their_names(trace):
         *("kernel_of_1()", "kernel_of_2()", "kernel_3", "kernel_of_4()", "kernel_of_5()")
     ]
     assert facts.repairs == Counter({"damaged kernel symbol": 1})
+
+
+# -- what hostile inputs found -----------------------------------------------------------------------------------
+
+
+def test_a_hole_does_not_make_one_record_of_two(trace):
+    records = [dispatch(1, n * 10, n * 10 + 5, n) for n in range(5)]
+    text = text_of(process({"kernel_dispatch": records})).encode()
+    first, second = text.index(b'"end_timestamp":15'), text.index(b'"end_timestamp":25')
+    damaged = text[: first + 8] + b"\0" * (second - first) + text[second + 8 :]
+    _, tables, rejects = one(trace, damaged)
+    assert [row["start_ns"] for row in tables["gpu_events"]] == [0, 30, 40] and len(rejects) == 1
+
+
+@pytest.mark.parametrize("word", ["-nan", " nan", "-inf"])
+def test_args_are_valid_json_however_a_number_is_spelt(trace, word):
+    text = text_of(process({"kernel_dispatch": [dispatch(1, 1, 2), dispatch(1, 3, 4)]}))
+    damaged = text.replace('"private_segment_size":0', f'"private_segment_size":{word}', 1)
+    facts, tables, _ = one(trace, damaged)
+    assert [json.loads(row["args"])["dispatch_info"]["private_segment_size"] for row in tables["gpu_events"]] == [
+        None,
+        0,
+    ]
+    assert facts.repairs.total() == 1
+
+
+def test_records_in_the_wrong_list_are_told_by_their_kind(trace):
+    lists = {"kernel_dispatch": [dispatch(1, 1, 2), call(1, 2), copy(3, 4), marker(5, 6, 50)]}
+    _, tables, rejects = one(trace, text_of(process(lists)), 5_000)
+    assert not rejects
+    assert {name: len(rows) for name, rows in tables.items() if name != "threads"} == {
+        **{"gpu_events": 2, "runtime_calls": 1, "annotations": 1}
+    }
+
+
+def test_sorted_keys_are_refused_by_name(trace):
+    text = json.dumps(json.loads(text_of(process({"kernel_dispatch": [dispatch(1, 1, 2)]}))), sort_keys=True)
+    with pytest.raises(InputError, match="its keys are in another order than rocprofv3 writes them"):
+        one(trace, text)
+
+
+def test_handles_and_keys_beyond_63_bits(trace):
+    agents = [{"size": 1, "id": {"handle": 2**64 - 1}, "type": 2, "logical_node_type_id": 0}]
+    agents += process({})["agents"]
+    strings = {"buffer_records": KINDS, "marker_api": [{"key": 2**63, "value": "x"}, {"key": True, "value": "y"}]}
+    _, tables, _ = one(
+        trace, text_of(process({"kernel_dispatch": [dispatch(1, 1, 2)]}, agents=agents, strings=strings))
+    )
+    assert tables["gpu_events"][0]["device"] == 0
+
+
+def test_many_counter_records_are_read_in_reasonable_time(trace):
+    """Each ends in what looks like the end of a list; looking at the text before each one would take hours."""
+    record = EVERY_KIND["counter_collection"][0] | {"stream_id": {"handle": 0}}
+    text = text_of(process({"counter_collection": [record] * 20_000, "kernel_dispatch": [dispatch(1, 1, 2)]}))
+    _, tables, _ = one(trace, text, 6_500_000)
+    assert len(tables["other_events"]) == 20_000

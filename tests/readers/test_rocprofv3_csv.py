@@ -115,7 +115,7 @@ def test_a_row_of_another_length_is_rejected(tmp_path):
     assert reject == {"reason": "a row of 16 columns where 17 should be", "byte_offset": None}
 
 
-@pytest.mark.parametrize("cut", [1, 3, 20, 60])
+@pytest.mark.parametrize("cut", [2, 3, 20, 60])
 def test_a_cut_row_is_rejected_and_the_trace_incomplete(tmp_path, cut):
     text = table([row("a", 1, 2), row("b", 3, 4)])
     found = ingested(tmp_path, text[:-cut])
@@ -150,3 +150,27 @@ def test_only_calls_are_a_helper_in_a_folder(cli, tmp_path):
     assert cli("query", "s", "SELECT api, name, pid, tid FROM runtime_calls", "--format", "csv").out.splitlines()[
         1:
     ] == ["hip_runtime_api_ext,hipGetDevice,5,6"]
+
+
+def test_a_whole_last_row_without_its_line_end(tmp_path):
+    found = ingested(tmp_path, table([row("a", 1, 2), row("b", 3, 4)])[:-1])
+    assert [o.gpu_events for o in found.outcomes] == [2]
+    assert found.sql("SELECT complete FROM traces") == [{"complete": True}]
+
+
+def test_a_damaged_row_with_bytes_that_are_not_utf8(tmp_path):
+    text = table([row("a", 1, 2), row("mark", 3, 4)]).encode().replace(b'"mark",', b'a\xff"",,')
+    found = ingested(tmp_path, text)
+    assert [o.gpu_events for o in found.outcomes] == [1]
+
+
+def test_a_neighbour_that_is_no_table_is_left_alone(tmp_path):
+    found = ingested(tmp_path, table([row("a", 1, 2)]), hip_api_trace="version https://git-lfs.github.com/spec/v1\n")
+    assert [o.gpu_events for o in found.outcomes] == [1]
+
+
+def test_columns_of_the_same_name(tmp_path):
+    extra = row("a", 1, 2) | {"kind": "x", "": "y"}
+    found = ingested(tmp_path, table([extra], [*KERNELS, "kind", ""]))
+    [args] = found.sql("SELECT args FROM gpu_events")
+    assert json.loads(args["args"]) == {"Kind": "KERNEL_DISPATCH", "Dispatch_Id": "1", "kind": "x", "": "y"}

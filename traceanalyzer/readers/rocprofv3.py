@@ -79,6 +79,11 @@ class Rocprofv3Reading:
                 future.cancel()
         self._complete_facts()
 
+    @property
+    def has_records(self) -> bool:
+        """Whether any record was read."""
+        return self._recorded.total() > 0
+
     def _next(self) -> Records | None:
         """Return the next block of records; kernel symbols are taken in on the way."""
         while records := self._document.next_block():
@@ -243,13 +248,14 @@ def is_converted(head: dict[str, Any]) -> bool:
 
 def readings(source: ByteSource, how: HowToRead) -> Iterator[Rocprofv3Reading]:
     document = Rocprofv3Document(source, how.block_size, HEAD_KEYS)
-    reading: Rocprofv3Reading | None = None
+    last: Rocprofv3Reading | None = None
     while document.next_process():
         reading = Rocprofv3Reading(source, document, how)
         yield reading
-    if reading and document.incomplete and reading.facts.complete:  # between two processes, or behind the last one
-        reading.facts.complete = False
-        reading.facts.warnings.insert(0, document.incomplete)
+        last = reading if reading.has_records else last
+    if last and document.incomplete and last.facts.complete:  # between two processes, or behind the last one
+        last.facts.complete = False
+        last.facts.warnings.insert(0, document.incomplete)
 
 
 def process_of_file(path: Path, suffixes: tuple[str, ...]) -> str | None:

@@ -251,10 +251,10 @@ class _Stream:
 
     @property
     def last_line(self) -> str | None:
-        """The last line, when the file ends inside of it."""
-        return (
-            None if self.end.endswith(b"\n") or not self.end else self.end.splitlines()[-1].decode("utf-8", "replace")
-        )
+        """The last line, when the file ends inside of it: all fields are quoted, so a quote ends a whole one."""
+        if not self.end or self.end.endswith((b"\n", b'"')):
+            return None
+        return self.end.splitlines()[-1].decode("utf-8", "replace")
 
 
 def _batches(
