@@ -42,11 +42,13 @@ check: $(VENV)/.installed-dev
 package-test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m packaging -n 0
 
-# BENCH_TRACE: a real Kineto trace to repeat; BENCH_BYTES: how large to make it
+# BENCH_TRACE, BENCH_ROCPROFV3: real traces to repeat; BENCH_BYTES: how large to make them
 BENCH_TRACE ?= ../shared/traces/kineto-mi300-xdit-sd35/trace.json.gz
 BENCH_BYTES ?= 1e9
+BENCH_ROCPROFV3 ?= ../shared/traces/rocprofv3-mi350x-train/trace.json.gz
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/run.py --source $(BENCH_TRACE) --bytes $(BENCH_BYTES)
+	$(BIN)/python benchmarks/run_rocprofv3.py --source $(BENCH_ROCPROFV3) --bytes $(BENCH_BYTES)
 
 # FUZZ: how many mutated traces to throw at the reader
 FUZZ ?= 100000

@@ -45,7 +45,9 @@ def ingest(
     rank_map: Annotated[
         Path | None, typer.Option(help="Ranks by file name: JSON {name: rank} or lines name,rank.")
     ] = None,
-    collector: Annotated[str, typer.Option(help="What wrote the traces: auto, pytorch or rocprofv3.")] = "auto",
+    collector: Annotated[
+        str, typer.Option(help="What wrote the traces: auto, pytorch, rocprofv3 or rocm_trace_lite.")
+    ] = "auto",
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that parse. [default: the processors]")] = None,
     memory: Annotated[str, typer.Option(help="Memory to stay within, such as 512MB or 2GB.")] = "512MB",
     replace: Annotated[bool, typer.Option("--replace", help="Drop earlier traces of the same run and rank.")] = False,
