@@ -251,8 +251,8 @@ class _Stream:
 
     @property
     def last_line(self) -> str | None:
-        """The last line, when the file ends inside of it: all fields are quoted, so a quote ends a whole one."""
-        if not self.end or self.end.endswith((b"\n", b'"')):
+        """The last line, when the file ends without a line end behind it."""
+        if not self.end or self.end.endswith(b"\n"):
             return None
         return self.end.splitlines()[-1].decode("utf-8", "replace")
 
@@ -291,7 +291,9 @@ def _batches(
     if held is None or not held.num_rows:
         return
     cut = stream.last_line
-    if cut is not None and (not invalid or invalid[-1] != cut):
+    # All fields are quoted: a line is whole where it ends in a quote that closes a field.
+    is_whole = cut is None or (cut.endswith('"') and cut.count('"') % 2 == 0)
+    if cut is not None and not is_whole and (not invalid or invalid[-1] != cut):
         held = held.slice(0, held.num_rows - 1)
         reject(Reject(0, None, "cut off where the file ends", masked(cut.encode()[:_SAMPLE])), file, True)
     yield held

@@ -110,7 +110,8 @@ class SqliteFile:
         """
         if table in self.views:
             return None
-        [(low, high)] = self.rows(f"SELECT min(rowid), max(rowid) FROM {quoted(table)}")
+        # one by one these are looked up, together the whole table is read
+        low, high = (self.rows(f"SELECT {end}(rowid) FROM {quoted(table)}")[0][0] for end in ("min", "max"))
         try:
             [(count,)] = self.rows(f"SELECT count(*) FROM {quoted(table)}")
         except DamagedError:  # nobody knows how many rows there are, so it may be all
