@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.readers.sqlite_file import literal, quoted
+from traceanalyzer.readers.sqlite_file import integers, literal, quoted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceanalyzer.readers.rocpd import Tables
+    from traceanalyzer.readers.rocpd_process import Tables
 
 _EVENT: Final = {"stack_id": "correlation_id", "correlation_id": "external_id"}
 _TIMES: Final = {"start": "start_ns", "end": "end_ns"}
@@ -131,23 +129,14 @@ SOURCES: Final = (
 )
 
 
-def query_of(
-    source: Source,
-    tables: Tables,
-    process: object,
-    *,
-    checked: bool = True,
-    rowids: tuple[int, int] | None = None,
-) -> str | None:
-    """Return the query over a source for one process, None when the database does not have the table.
+def query_of(source: Source, tables: Tables, process: object, rowids: tuple[int, int] | None, checked: bool) -> str:
+    """Return the query over a source for one process.
 
     `checked`: values that are no integers are NULL where one should be. `rowids`: only rows of this range.
 
     Raises InputError, naming the column, when one that must be there is missing.
     """
-    name, events = tables.name(source.table), tables.name("rocpd_event")
-    if name is None:
-        return None
+    name, events = tables.name(source.table) or source.table, tables.name("rocpd_event")
     there = set(tables.columns(source.table))
     if missing := [column for column in source.required if column not in there]:
         raise InputError(f"{tables.database.path}: column {name}.{missing[0]} is missing")
@@ -182,19 +171,10 @@ def query_of(
     return f"SELECT {', '.join(chosen)} FROM {quoted(name)} AS r {joined} {where}"
 
 
-def has_types(source: Source, schema: pa.Schema) -> bool:
-    """Say whether the columns that should hold numbers do."""
-    import pyarrow as pa
-
-    return all(pa.types.is_int64(field.type) for field in schema if field.name not in source.texts)
-
-
 def _selected(value: str, named: str, source: Source, checked: bool) -> str:
     if named in source.texts:
         return f"coalesce(CAST({value} AS TEXT), '') AS {named}"
-    if not checked:
-        return f"{value} AS {named}"
-    return f"CASE WHEN typeof({value}) = 'integer' THEN {value} END AS {named}"
+    return integers({named: value}, checked)
 
 
 def _nothing(named: str, source: Source) -> str:

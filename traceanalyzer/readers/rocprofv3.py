@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, deque
-from collections.abc import Iterator
-from concurrent.futures import Future
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from traceanalyzer.errors import InputError, NothingToAnalyse
+from traceanalyzer.errors import InputError
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised
 from traceanalyzer.readers.kineto_facts import integer
+from traceanalyzer.readers.recording import Recording, in_order
 from traceanalyzer.readers.rocprofv3_document import HEAD_KEYS, SYMBOLS, TOOL_KEY, Records, Rocprofv3Document
-from traceanalyzer.readers.rocprofv3_facts import Process, fill_facts, guess_from_devices, process_of
+from traceanalyzer.readers.rocprofv3_facts import fill_facts, process_of
 from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
 from traceanalyzer.readers.rocprofv3_parser import Context, ParsedRecords, parse_records, parse_symbols
-from traceanalyzer.readers.rocprofv3_rows import table
 from traceanalyzer.readers.source import ByteSource, JsonFile
 
 _HEAD: Final = 64 << 10
@@ -33,88 +30,46 @@ class Rocprofv3Reading:
 
     def __init__(self, source: ByteSource, document: Rocprofv3Document, how: HowToRead) -> None:
         """Read what the process whose head was just read has recorded."""
-        self.facts = Facts()
         self._source = source
         self._document = document
         self._how = how
         head = document.metadata
-        self._process = process_of(head.get("metadata"), head.get("agents"))
-        fill_facts(self.facts, self._process)
+        process = process_of(head.get("metadata"), head.get("agents"))
+        self._recording = Recording(process)
+        self.facts = self._recording.facts
         strings = head.get("strings")
         is_new = isinstance(head.get("metadata"), dict) and "node" in head["metadata"]
         self.facts.profiler = f"rocprofv3 JSON, rocprofiler-sdk {'1.0 or newer' if is_new else 'before 1.0'}"
         self._kernels = KernelNames()
         self._context = Context(
-            self._process.pid, self._process.device_of(), self._kernels, RecordNames.of(strings), _markers(strings)
+            process.pid, process.device_of(), self._kernels, RecordNames.of(strings), _markers(strings)
         )
-        self._events = 0
-        self._rejected = 0
-        self._recorded: Counter[str] = Counter()
-        self._noticed: Counter[str] = Counter()
-        self._devices: set[int] = set()
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the records in file order, typed, behind what the process says about itself.
 
         Raises NothingToAnalyse when it recorded nothing, InputError for what is not rocprofv3's JSON.
         """
-        about: Batch | None = about_process(self._process)
-        waiting: deque[tuple[Records, Future[ParsedRecords]]] = deque()
-        try:
-            while True:
-                while len(waiting) < self._how.lookahead and (records := self._next()):
-                    waiting.append((records, self._how.pool.submit(parse_records, records, self._context)))
-                if not waiting:
-                    break
-                records, future = waiting.popleft()
-                parsed = future.result()
-                if about:
-                    self._devices |= parsed.rows.devices
-                    guess_from_devices(self.facts, self._process, self._devices)
-                    yield self._about(about)
-                    about = None
-                yield self._batch(records, parsed)
-        finally:
-            for _, future in waiting:
-                future.cancel()
+        for list_name, parsed in in_order(self._how, self._tasks()):
+            self._note_repairs(parsed)
+            yield from self._recording.batches(parsed.rows, parsed.events, list_name, parsed.rejects)
         self._complete_facts()
 
     @property
     def has_records(self) -> bool:
         """Whether any record was read."""
-        return self._recorded.total() > 0
+        return self._recording.recorded.total() > 0
 
-    def _next(self) -> Records | None:
-        """Return the next block of records; kernel symbols are taken in on the way."""
+    def _tasks(self) -> Iterator[Callable[[], tuple[str, ParsedRecords]]]:
+        """Yield a task per block of records; kernel symbols are taken in on the way."""
         while records := self._document.next_block():
-            if records.list_name != SYMBOLS or records.group:
-                return records
-            self._note_repairs(parse_symbols(records, self._kernels))
-        return None
+            if records.list_name == SYMBOLS and not records.group:
+                self._note_repairs(parse_symbols(records, self._kernels))
+            else:
+                yield partial(self._parse, records)
 
-    def _about(self, batch: Batch) -> Batch:
-        self._events += batch.events
-        return batch
-
-    def _batch(self, records: Records, parsed: ParsedRecords) -> Batch:
-        """Number the records as in the file."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        base = pa.scalar(self._events, pa.int64())
-        tables = {
-            name: rows.set_column(0, "event_id", pc.add(rows.column("event_id"), base))
-            for name, rows in parsed.rows.tables.items()
-            if rows.num_rows
-        }
-        rejects = [replace(r, event_id=r.event_id + self._events) for r in parsed.rejects]
-        self._events += parsed.events
-        self._rejected += len(rejects)
-        self._recorded[records.list_name] += parsed.events
-        self._noticed += parsed.rows.noticed
-        self._devices |= parsed.rows.devices
-        self._note_repairs(parsed)
-        return Batch(parsed.events, tables, rejects)
+    def _parse(self, records: Records) -> tuple[str, ParsedRecords]:
+        return records.list_name, parse_records(records, self._context)
 
     def _note_repairs(self, parsed: ParsedRecords) -> None:
         self.facts.repairs += parsed.repairs
@@ -122,75 +77,23 @@ class Rocprofv3Reading:
             self.facts.first_repair = parsed.first_repair
 
     def _complete_facts(self) -> None:
-        facts, recorded = self.facts, self._recorded
+        facts, rejected, total = self.facts, self._recording.rejected, self._recording.recorded.total()
         if late := self._document.late:
             raise InputError(
                 f"its keys are in another order than rocprofv3 writes them: {', '.join(late)} must stand before the"
                 " records (re-saved by another tool with its keys sorted?)"
             )
+        if rejected > max(_FEW_REJECTS, total // 2):
+            raise InputError(f"{rejected:,} of {total:,} records cannot be read: damaged")
         for end in (self._source.damage, self._document.incomplete):
             if end:
                 facts.complete = False
                 facts.warnings.append(end)
-        if not recorded.total():
-            facts.warnings.append("no records")
-            raise NothingToAnalyse("a process without any records: a helper that only loaded the GPU's runtime")
-        if self._rejected > max(_FEW_REJECTS, recorded.total() // 2):
-            raise InputError(f"{self._rejected:,} of {recorded.total():,} records cannot be read: damaged")
         if self._document.problems:
             facts.warnings.extend(self._document.problems)
             facts.repairs["malformed part of the head left out"] += len(self._document.problems)
             facts.first_repair = facts.first_repair or 0
-        facts.warnings.extend(noticed_warnings(self._noticed))
-        guess_from_devices(facts, self._process, self._devices)
-        explain_missing_kernels(facts, recorded)
-
-
-def about_process(process: Process) -> Batch:
-    """Return what a process says about itself as rows of `threads`: when it ran, and each of its agents."""
-    import pyarrow as pa
-
-    texts, values, tids = [json.dumps({"init_time": process.init_ns, "fini_time": process.fini_ns})], [process.host], []
-    names = ["process"]
-    for agent in process.agents:
-        names.append("agent")
-        values.append(agent.product)
-        tids.append(None if agent.ordinal is None else str(agent.ordinal))
-        texts.append(json.dumps({"kind": agent.kind, "handle": agent.handle, "visible": agent.visible, **agent.facts}))
-    rows = len(names)
-    pid = None if process.pid is None else str(process.pid)
-    columns = {
-        "event_id": pa.arange(0, rows),
-        "name": pa.array(names),
-        "value": pa.array(values, pa.string()),
-        "pid": pa.array([pid] * rows, pa.string()),
-        "tid": pa.array([None, *tids], pa.string()),
-        "start_ns": pa.array([process.init_ns] + [None] * (rows - 1), pa.int64()),
-        "args": pa.array(texts),
-    }
-    return Batch(rows, {"threads": table("threads", columns)})
-
-
-def noticed_warnings(noticed: Counter[str]) -> list[str]:
-    """Say how many records could not be named."""
-    return [f"{count:,} {what}" for what, count in sorted(noticed.items()) if count]
-
-
-def explain_missing_kernels(facts: Facts, recorded: Counter[str]) -> None:
-    """Say what kind of run it was when no kernel was recorded, by the records there are."""
-    if recorded["kernel_dispatch"]:
-        return
-    counters = sum(recorded[name] for name in ("counter_collection", "spm_counter_collection"))
-    samples = sum(recorded[name] for name in ("pc_sample_host_trap", "pc_sample_stochastic"))
-    if counters:
-        facts.warnings.append(
-            "no kernel dispatches but counters: a run that collects counters executes kernels one by one, so its times"
-            " say nothing about the training; record again with --kernel-trace"
-        )
-    elif samples:
-        facts.warnings.append("no kernel dispatches but samples of program counters; record with --kernel-trace")
-    elif not recorded["memory_copy"]:
-        facts.is_helper = True
+        self._recording.finish()
 
 
 def _markers(strings: object) -> dict[int, str]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import codecs
 import csv as csv_module
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from traceanalyzer.errors import InputError, NothingToAnalyse
+from traceanalyzer.errors import InputError
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised, Reject, TraceReading
+from traceanalyzer.readers.csv_file import batches_of, header_of
 from traceanalyzer.readers.kineto_facts import integer
 from traceanalyzer.readers.kineto_parser import parser_of_thread
-from traceanalyzer.readers.repair import masked
-from traceanalyzer.readers.rocprofv3 import COLLECTOR, about_process, explain_missing_kernels, process_of_file
-from traceanalyzer.readers.rocprofv3_facts import GPU, Agent, Process, fill_facts, guess_from_devices
+from traceanalyzer.readers.recording import Recording, in_order
+from traceanalyzer.readers.rocprofv3 import COLLECTOR, process_of_file
+from traceanalyzer.readers.rocprofv3_facts import GPU, Agent, Process, fill_facts
 from traceanalyzer.readers.rocprofv3_names import kernel_name
 from traceanalyzer.readers.rocprofv3_rows import Columns, Rows, rows_of
 from traceanalyzer.readers.source import ByteSource, content_hash
@@ -107,58 +107,43 @@ class _CsvReading:
     """The CSV files of one process as one trace; see `base.TraceReading`."""
 
     def __init__(self, files: list[Path], how: HowToRead, opened: Callable[[Path], ByteSource]) -> None:
-        self.facts = Facts()
         self._how = how
         self._opened = opened
-        self._files = [(file, _parts(file)) for file in files]
-        self._process = Process(pid=_pid(files[0]), agents=_agents(files))
-        fill_facts(self.facts, self._process)
+        self._files = files
+        self._recording = Recording(Process(pid=_pid(files[0]), agents=_agents(files)))
+        self.facts = self._recording.facts
         self.facts.profiler = "rocprofv3 CSV"
-        self._events = 0
-        self._recorded: Counter[str] = Counter()
         self._rejects: list[Reject] = []
-        self._devices: set[int] = set()
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rows file by file.
 
         Raises InputError for a file without the columns it must have, NothingToAnalyse when none has rows.
         """
-        about: Batch | None = None
-        for file, parts in self._files:
-            assert parts is not None
-            if kind := _kind(parts[1]):
-                list_name = _LISTS.get(parts[1], parts[1])
-                for rows, count in self._rows(file, kind, list_name):
-                    self._devices |= rows.devices
-                    if about is None:
-                        guess_from_devices(self.facts, self._process, self._devices)
-                        about = about_process(self._process)
-                        self._events += about.events
-                        yield about
-                    yield self._batch(rows, count, list_name)
-        if not self._recorded.total():
-            raise NothingToAnalyse("a process without any records: its CSV files have no rows")
-        guess_from_devices(self.facts, self._process, self._devices)
-        explain_missing_kernels(self.facts, self._recorded)
-        if not any(agent.kind == GPU for agent in self._process.agents) and self._devices:
+        recording = self._recording
+        for file in self._files:
+            _, name = _parts(file) or ("", "")
+            if kind := _kind(name):
+                list_name = _LISTS.get(name, name)
+                for rows, count in in_order(self._how, self._tasks(file, kind, list_name)):
+                    rejects = [replace(r, event_id=count + n) for n, r in enumerate(self._rejects)]
+                    self._rejects = []
+                    yield from recording.batches(rows, count + len(rejects), list_name, rejects)
+        recording.finish()
+        if recording.devices and not any(agent.kind == GPU for agent in recording.process.agents):
             self.facts.warnings.append(
                 "no agent_info.csv beside the traces: GPUs are numbered among all agents, not from 0"
             )
 
-    def _rows(self, file: Path, kind: _Kind, list_name: str) -> Iterator[tuple[Rows, int]]:
-        """Yield the rows of one file, converted in the pool, with their number."""
-        waiting: deque[tuple[Future[Rows], int]] = deque()
+    def _tasks(self, file: Path, kind: _Kind, list_name: str) -> Iterator[Callable[[], tuple[Rows, int]]]:
+        """Yield a task per batch of a file's rows: to convert it."""
         source = self._opened(file)
-        for batch in _batches(file, source, self._how.block_size, self._note_reject):
+        for batch in batches_of(file, source, self._how.block_size, self._note_reject):
             if missing := kind.required - set(batch.schema.names):
                 raise InputError(f"{file.name}: no column {', '.join(sorted(missing))}")
-            waiting.append((self._how.pool.submit(self._convert, batch, kind, list_name), batch.num_rows))
-            if len(waiting) >= self._how.lookahead:
-                future, count = waiting.popleft()
-                yield future.result(), count
-        for future, count in waiting:
-            yield future.result(), count
+            yield partial(self._convert, batch, kind, list_name)
+        if self._rejects:  # behind the last row
+            yield lambda: (Rows(), 0)
         if source.damage:
             self.facts.complete = False
             self.facts.warnings.append(f"{file.name}: {source.damage}")
@@ -169,7 +154,7 @@ class _CsvReading:
             self.facts.complete = False
             self.facts.warnings.append(f"{file.name} ends early, inside of a row")
 
-    def _convert(self, batch: pa.RecordBatch, kind: _Kind, list_name: str) -> Rows:
+    def _convert(self, batch: pa.RecordBatch, kind: _Kind, list_name: str) -> tuple[Rows, int]:
         """Return the rows of a batch; what has no column of its own goes into args under its name in the file."""
         import pyarrow as pa
 
@@ -192,13 +177,13 @@ class _CsvReading:
         for name in ("correlation_id", "kernel_id", "stream", "queue"):
             columns.setdefault(name, pa.nulls(batch.num_rows, pa.int64()))
         self._complete(kind.family, columns)
-        return rows_of(kind.family, columns, self._process.pid, list_name)
+        return rows_of(kind.family, columns, self._recording.process.pid, list_name), batch.num_rows
 
     def _complete(self, family: str, columns: Columns) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        devices = self._process.device_of()
+        devices = self._recording.process.device_of()
         if family == "dispatch":
             columns["device"] = _device(columns["agent"], devices)
             columns["stream"] = pc.coalesce(columns["stream"], columns["queue"])
@@ -212,100 +197,6 @@ class _CsvReading:
         for name in ("api", "category"):
             if name in columns and family != "other":
                 columns[name] = pc.utf8_lower(columns[name])
-
-    def _batch(self, rows: Rows, count: int, list_name: str) -> Batch:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        base = pa.scalar(self._events, pa.int64())
-        tables = {
-            name: made.set_column(0, "event_id", pc.add(made.column("event_id"), base))
-            for name, made in rows.tables.items()
-        }
-        rejects = [replace(r, event_id=self._events + count + n) for n, r in enumerate(self._rejects)]
-        self._rejects = []
-        self._events += count + len(rejects)
-        self._recorded[list_name] += count + len(rejects)
-        return Batch(count + len(rejects), tables, rejects)
-
-
-class _Stream:
-    """The bytes of a CSV as pyarrow reads them; remembers their end, which tells a cut file."""
-
-    closed = False
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.end = b""
-
-    def read(self, size: int = _HEAD) -> bytes:
-        """Return about the next `size` bytes, those that are not UTF-8 replaced; none at the end only."""
-        while raw := self._source.read(size):
-            if data := self._decoder.decode(raw).encode():
-                break
-        else:
-            data = self._decoder.decode(b"", final=True).encode()
-        self.end = (self.end + data)[-_HEAD:]
-        return data
-
-    @property
-    def last_line(self) -> str | None:
-        """The last line, when the file ends without a line end behind it."""
-        if not self.end or self.end.endswith(b"\n"):
-            return None
-        return self.end.splitlines()[-1].decode("utf-8", "replace")
-
-
-def _batches(
-    file: Path, source: ByteSource, block_size: int, reject: Callable[[Reject, Path, bool], None]
-) -> Iterator[pa.RecordBatch]:
-    """Yield a CSV's rows as texts; rows with another number of columns are rejected, and one the file ends in."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    invalid: list[str] = []
-
-    def skip(row: csv.InvalidRow) -> str:
-        invalid.append(row.text)
-        why = f"a row of {row.actual_columns} columns where {row.expected_columns} should be"
-        reject(Reject(0, None, why, masked(row.text.encode()[:_SAMPLE])), file, row.text == stream.last_line)
-        return "skip"
-
-    stream = _Stream(source)
-    held: pa.RecordBatch | None = None
-    try:
-        reader = csv.open_csv(
-            pa.PythonFile(stream, mode="r"),
-            read_options=csv.ReadOptions(use_threads=False, block_size=block_size),
-            parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
-            convert_options=csv.ConvertOptions(column_types={name: pa.string() for name in _header(file)}),
-        )
-        for batch in reader:
-            if held is not None and held.num_rows:
-                yield held
-            held = batch
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" not in str(error):
-            raise InputError(f"{file.name}: not a table: {str(error).splitlines()[0][:_SAMPLE]}") from error
-    if held is None or not held.num_rows:
-        return
-    cut = stream.last_line
-    # All fields are quoted: a line is whole where it ends in a quote that closes a field.
-    is_whole = cut is None or (cut.endswith('"') and cut.count('"') % 2 == 0)
-    if cut is not None and not is_whole and (not invalid or invalid[-1] != cut):
-        held = held.slice(0, held.num_rows - 1)
-        reject(Reject(0, None, "cut off where the file ends", masked(cut.encode()[:_SAMPLE])), file, True)
-    yield held
-
-
-def _header(file: Path) -> list[str]:
-    with ByteSource(file) as source:
-        line = re.split(rb"[\r\n]", source.read(_HEAD))[0].decode("utf-8", "replace").lstrip("\ufeff").strip()
-    try:
-        return next(csv_module.reader([line]), [])
-    except csv_module.Error:
-        return []
 
 
 def _selected(name: str, column: str) -> str:
@@ -370,7 +261,7 @@ def _is_sound(file: Path, name: str) -> bool:
     """Say whether a file beside another can be read with it: it has the columns that its name promises."""
     kind = _kind(name)
     try:
-        return kind is None or kind.required <= set(_header(file))
+        return kind is None or kind.required <= set(header_of(file))
     except InputError:
         return False
 
@@ -423,7 +314,7 @@ class Rocprofv3CsvReader:
             return None
         process, name = parts
         kind = _kind(name)
-        header = set(_header(path))
+        header = set(header_of(path))
         if kind is None or not header & set(kind.columns.values()):
             return None
         if missing := sorted(kind.required - header):

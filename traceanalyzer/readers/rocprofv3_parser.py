@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from traceanalyzer.readers.base import Reject
 from traceanalyzer.readers.kineto_parser import BlockParser, parser_of_thread
-from traceanalyzer.readers.repair import masked, repaired
 from traceanalyzer.readers.rocprofv3_names import KernelNames, RecordNames
 from traceanalyzer.readers.rocprofv3_rows import (
     UNNAMED_KERNELS,
@@ -24,6 +20,7 @@ from traceanalyzer.readers.rocprofv3_rows import (
     rows_of,
     texts_of,
 )
+from traceanalyzer.readers.rocprofv3_salvage import sound_records
 from traceanalyzer.readers.rocprofv3_tables import FAMILIES, family_of, family_of_kind, flat, read_query, tolerant_query
 
 if TYPE_CHECKING:
@@ -31,23 +28,14 @@ if TYPE_CHECKING:
 
     from traceanalyzer.readers.rocprofv3_document import Records
 
-_MARKS_OF_A_RECORD: Final = frozenset(
-    {"size", "kind", "correlation_id", "start_timestamp", "dispatch_data", "kernel_id", "record"}
-)
 _NO_JSON: Final = (
     r"(?:^|[:,\[])\s*-?(?i:nan|inf(?:inity)?)\s*(?:[,}\]]|$)"  # numbers that are not finite
     r"|,\s*(?:[}\]]|$)"  # a comma with nothing behind it
 )
 """What DuckDB takes though it is no JSON, in records without their first key and last brace."""
 _LEAST_OBJECT_SIZE: Final = 1 << 20
-_SAMPLE: Final = 200
 Texts = tuple[Any, ...]
 """Arrow texts and constant texts, which joined give one text per record."""
-
-_NO_TEXT: Final = re.compile(rb"[\s,]*")
-
-
-_decoder: Final = json.JSONDecoder()
 
 
 class RecordsRefusedError(Exception):
@@ -78,23 +66,6 @@ class ParsedRecords:
     first_repair: int | None = None
 
 
-@dataclass
-class Sound:
-    """The sound records of a damaged block, and what became of the others."""
-
-    texts: list[bytes] = field(default_factory=list)
-    ordinals: list[int] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-    repairs: Counter[str] = field(default_factory=Counter)
-    first_repair: int | None = None
-    events: int = 0
-
-    def keep(self, text: bytes) -> None:
-        self.texts.append(text)
-        self.ordinals.append(self.events)
-        self.events += 1
-
-
 def parse_records(records: Records, context: Context) -> ParsedRecords:
     """Return the rows of a block; records that cannot be stored are among its rejects."""
     import pyarrow as pa
@@ -119,13 +90,13 @@ def _one_by_one(family: str, records: Records, context: Context) -> ParsedRecord
     import pyarrow as pa
 
     sound = sound_records(records)
-    columns, _ = _read_tolerantly(parser_of_thread(), family, sound.texts)
+    columns, _ = _read_tolerantly(parser_of_thread(), family, sound.pieces)
     others = _others(family, columns, records, context)
     families = [others.get(kind, family) for kind in columns["kind"].to_pylist()] if others else []
     rows = Rows()
     for each in dict.fromkeys(families) if families else [family]:
-        at = [n for n, f in enumerate(families) if f == each] if families else range(len(sound.texts))
-        found, args = _read_tolerantly(parser_of_thread(), each, [sound.texts[n] for n in at])
+        at = [n for n, f in enumerate(families) if f == each] if families else range(len(sound.pieces))
+        found, args = _read_tolerantly(parser_of_thread(), each, [sound.pieces[n] for n in at])
         found["event_id"] = pa.array([sound.ordinals[n] for n in at], pa.int64())
         made = _rows(each, found, args, records, context)
         rows.noticed += made.noticed
@@ -151,7 +122,7 @@ def parse_symbols(records: Records, kernels: KernelNames) -> ParsedRecords:
         repairs, first = Counter[str](), None
     except RecordsRefusedError:
         sound = sound_records(records)
-        columns, _ = _read_tolerantly(parser_of_thread(), "symbol", sound.texts)
+        columns, _ = _read_tolerantly(parser_of_thread(), "symbol", sound.pieces)
         repairs, first = sound.repairs, sound.first_repair
         if sound.rejects:
             repairs["damaged kernel symbol"] += len(sound.rejects)
@@ -279,90 +250,3 @@ def _fill_counter_records(columns: Columns, context: Context) -> None:
     columns["name"] = pc.coalesce(columns["name"], names)
     correlation = pc.coalesce(columns["correlation_id"], columns["dispatch_correlation"])
     columns["id"] = pc.cast(correlation, "string")
-
-
-def sound_records(records: Records) -> Sound:
-    """Return what is sound in a block, repairing what can be repaired and rejecting the rest one by one.
-
-    The block is cut where records begin; neighbours that are no records on their own are tried together, since one
-    may have been cut inside.
-    """
-    block, found = records.block, Sound()
-    text = block.text()
-    key = re.escape(records.first_key) if records.first_key else rb'"[A-Za-z_][^"\\]*"'
-    starts = [m.start() + 1 for m in re.finditer(rb"(?<=\})\s*,(?=\s*\{\s*" + key + rb"\s*:)", text)]
-    edges = [0, *starts, len(text)]
-    at = 0
-    while at < len(edges) - 1:
-        piece, begin = _piece(text, edges[at], edges[at + 1])
-        if is_object(piece):
-            found.keep(piece)
-            at += 1
-            continue
-        if whole := _object_at_start(piece):
-            found.keep(piece[:whole])
-            rest = _NO_TEXT.match(piece, whole)
-            assert rest is not None
-            edges[at] = begin + rest.end()  # what stands behind it is looked at on its own
-            at += edges[at] >= edges[at + 1]
-            continue
-        at += 1 if _repair(found, piece, block.offset + begin) else _join_or_reject(found, records, text, edges, at)
-    return found
-
-
-def _object_at_start(text: bytes) -> int | None:
-    """Return where a sound object at the start of a text ends, when something else follows it."""
-    try:
-        value, end = _decoder.raw_decode(text.decode("latin-1"))
-    except (ValueError, RecursionError):
-        return None
-    return end if isinstance(value, dict) and end < len(text) and is_object(text[:end]) else None
-
-
-def _piece(text: bytes, start: int, end: int) -> tuple[bytes, int]:
-    """Return the text between two places without the white space and commas around it, and where it begins."""
-    begin = _NO_TEXT.match(text, start, end)
-    assert begin is not None
-    return text[begin.end() : end].rstrip(b" \t\r\n,"), begin.end()
-
-
-def is_object(text: bytes) -> bool:
-    """Say whether a text is one JSON object, strictly."""
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False
-
-
-def _repair(found: Sound, piece: bytes, offset: int) -> bool:
-    """Keep a record that can be mended; not one that may be made of two, the end of one being lost with the next."""
-    fixed = None if b"\0" in piece else repaired(piece, _MARKS_OF_A_RECORD)
-    if fixed is None or "duplicate key" in fixed[1]:
-        return False
-    text, kinds = fixed
-    found.repairs += kinds
-    if found.first_repair is None and kinds:
-        found.first_repair = offset
-    found.keep(text)
-    return True
-
-
-_PIECES_OF_A_RECORD: Final = 16
-
-
-def _join_or_reject(found: Sound, records: Records, text: bytes, edges: list[int], at: int) -> int:
-    """Deal with a piece that is no record, alone or with the next ones; return how many pieces are dealt with."""
-    block = records.block
-    for count in range(2, min(_PIECES_OF_A_RECORD, len(edges) - 1 - at) + 1):
-        joined, _ = _piece(text, edges[at], edges[at + count])
-        if is_object(joined):
-            found.keep(joined)
-            return count
-    piece, begin = _piece(text, edges[at], edges[at + 1])
-    if not piece:
-        return 1
-    cut = block.is_last and edges[at + 1] == len(text)
-    reason = "cut off where the file ends" if cut else "not a record"
-    found.rejects.append(Reject(found.events, block.offset + begin, reason, masked(piece[:_SAMPLE])))
-    found.events += 1
-    return 1

@@ -1,17 +1,11 @@
-"""Reader for rocm_trace_lite's SQLite databases: trace_<pid>.db of a process, trace.db merged from several.
-
-Operations of a merged database do not say their process, but each process's rows lie together, in the order of the
-process ids in its metadata, and each began anew in time: where the clock jumps back, the next process begins.
-"""
+"""Reader for rocm_trace_lite's SQLite databases: trace_<pid>.db of a process, trace.db merged from several."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,11 +13,20 @@ from typing import TYPE_CHECKING, Final
 from traceanalyzer.errors import NothingToAnalyse, TraceAnalyzerError
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised, TraceReading
 from traceanalyzer.readers.kineto_facts import integer
-from traceanalyzer.readers.rocprofv3 import noticed_warnings, process_of_file
+from traceanalyzer.readers.recording import in_order, noticed_warnings, shifted
+from traceanalyzer.readers.rocprofv3 import process_of_file
 from traceanalyzer.readers.rocprofv3_names import kernel_name
 from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows, rows_of, texts_of
+from traceanalyzer.readers.rtl_parts import Part, first_gpu, is_rpd, parts_of, pids_of
 from traceanalyzer.readers.source import content_hash
-from traceanalyzer.readers.sqlite_file import DamagedError, SqliteFile, files_of, is_sqlite, literal
+from traceanalyzer.readers.sqlite_file import (
+    DamagedError,
+    SqliteFile,
+    files_of,
+    integers,
+    is_sqlite,
+    lost_warning,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,22 +38,15 @@ _MARKER: Final = "UserMarker"
 _SIGNAL: Final = re.compile(r"(?:hwq=(?P<hwq>\S+))?\s*(?:wg=(?P<wg>[\d,]+))?\s*(?:grid=(?P<grid>[\d,]+))?")
 _UNNAMED: Final = r"^kernel_0x[0-9a-f]+$"
 _NEEDED: Final = ("gpuId", "queueId", "start", "end", "description_id", "opType_id")
-_OPTIONAL: Final = {"completionSignal": "''", "sequenceId": "0", "roctxId": "0"}
+_OPERATIONS: Final = {
+    **{"device": "gpuId", "queue": "queueId", "start_ns": "start", "end_ns": "end", "name_id": "description_id"},
+    **{"kind_id": "opType_id", "sequence": "sequenceId", "roctx": "roctxId"},
+}
+_CALLS: Final = {
+    **{"pid": "pid", "tid": "tid", "start_ns": "start", "end_ns": "end", "name_id": "apiName_id"},
+    "args_id": "args_id",
+}
 _GUESS: Final = "guess: index of the only GPU it used"
-_JUMP: Final = 0.5
-"""Where the clock jumps back by this share of the whole span, another process's rows begin."""
-
-
-@dataclass
-class _Part:
-    """The rows of one process."""
-
-    pid: int | None
-    low: int
-    high: int
-    """Row ids from `low` to before `high`."""
-    with_calls: bool
-    """Whether the API calls of the database are this process's: merging keeps those of the first one only."""
 
 
 class _RtlReading:
@@ -59,7 +55,7 @@ class _RtlReading:
     def __init__(
         self,
         database: SqliteFile,
-        part: _Part,
+        part: Part,
         how: HowToRead,
         advance: Callable[[int], None],
         *,
@@ -72,51 +68,45 @@ class _RtlReading:
         self._part = part
         self._how = how
         self._advance = advance
-        self._strings = {r[0]: r[1] for r in database.rows("SELECT id, string FROM rocpd_string")}
+        self._strings = {key: str(text) for key, text in database.rows("SELECT id, string FROM rocpd_string")}
         self._names = {key: kernel_name({"formatted_kernel_name": text}) or text for key, text in self._strings.items()}
         self._types = {text: key for key, text in self._strings.items()}
         self._queues: dict[int, int] = {}
         self._events = 0
         self._counts: Counter[str] = Counter()
         self._devices: set[int] = set()
+        self._lost: list[str] = []
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rows in the order of the database.
 
         Raises NothingToAnalyse when there are none, InputError for a damaged database.
         """
-        waiting: deque[Future[tuple[Rows, int]]] = deque()
-        try:
-            for task in self._tasks():
-                waiting.append(self._how.pool.submit(task))
-                if len(waiting) >= self._how.lookahead:
-                    yield self._batch(*waiting.popleft().result())
-            while waiting:
-                yield self._batch(*waiting.popleft().result())
-        except DamagedError as error:
-            if not self._events:
-                raise
-            self.facts.complete = False
-            self.facts.warnings.append(str(error))
+        for rows, count in in_order(self._how, self._tasks()):
+            if count:
+                yield self._batch(rows, count)
+        if not self._events and self._lost:
+            raise DamagedError(self._lost[0])
         if not self._events:
             raise NothingToAnalyse("a database without operations: a helper process, or nothing was recorded")
         self._complete_facts()
 
     def _tasks(self) -> Iterator[Callable[[], tuple[Rows, int]]]:
-        for low, high in self._database.ranges("rocpd_op") or []:
-            low, high = max(low, self._part.low), min(high, self._part.high)
-            if low < high:
-                yield partial(self._operations, low, high)
-        if self._part.with_calls and "rocpd_api" in self._database.tables:
-            for rowids in self._database.ranges("rocpd_api") or []:
-                yield partial(self._calls, *rowids)
+        """Yield a task per piece of the tables: to read it and convert its rows."""
+        part, database = self._part, self._database
+        operations = partial(_operations_query, database, part)
+        for piece in database.pieces("rocpd_op", operations, ("signal",), self._lost):
+            yield partial(self._operations, piece)
+        if part.with_calls and "rocpd_api" in database.tables:
+            for piece in database.pieces("rocpd_api", _calls_query, (), self._lost):
+                yield partial(self._calls, piece)
 
-    def _operations(self, low: int, high: int) -> tuple[Rows, int]:
+    def _operations(self, piece: Callable[[], pa.Table]) -> tuple[Rows, int]:
         """Return the rows of operations: kernels, markers, and what else there may be."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = self._database.fetch(_operations_query(self._database, low, high))
+        found = piece()
         columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
         columns["event_id"] = pa.arange(0, found.num_rows)
         kind = columns.pop("kind_id")
@@ -156,14 +146,11 @@ class _RtlReading:
         made.tables |= found.tables
         made.devices |= found.devices
 
-    def _calls(self, low: int, high: int) -> tuple[Rows, int]:
+    def _calls(self, piece: Callable[[], pa.Table]) -> tuple[Rows, int]:
         """Return the rows of API calls, which mode 'hip' records."""
         import pyarrow as pa
 
-        found = self._database.fetch(
-            "SELECT pid, tid, start AS start_ns, end AS end_ns, apiName_id AS name_id, args_id FROM rocpd_api"
-            f" WHERE rowid >= {low} AND rowid < {high}"
-        )
+        found = piece()
         columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
         rows = found.num_rows
         columns["event_id"] = pa.arange(0, rows)
@@ -177,18 +164,11 @@ class _RtlReading:
 
     def _batch(self, rows: Rows, count: int) -> Batch:
         """Number the rows, and the queues in the order in which they come."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        base = pa.scalar(self._events, pa.int64())
-        tables = {}
-        for name, made in rows.tables.items():
-            made = made.set_column(0, "event_id", pc.add(made.column("event_id"), base))
-            if name == "gpu_events":
-                made = self._with_streams(made)
-            tables[name] = made
-            self._counts[name] += made.num_rows
+        tables = shifted(rows.tables, self._events)
+        if "gpu_events" in tables:
+            tables["gpu_events"] = self._with_streams(tables["gpu_events"])
         self._events += count
+        self._counts += Counter({name: made.num_rows for name, made in tables.items()})
         self._counts += rows.noticed
         self._devices |= rows.devices
         if len(self._devices) == 1 and self._may_guess:
@@ -214,6 +194,9 @@ class _RtlReading:
     def _complete_facts(self) -> None:
         facts, counts = self.facts, self._counts
         facts.profiler = "rocm_trace_lite"
+        if self._lost:
+            facts.complete = False
+            facts.warnings.append(lost_warning(self._lost))
         facts.warnings.extend(noticed_warnings(Counter({UNNAMED_KERNELS: counts[UNNAMED_KERNELS]})))
         if len(self._devices) != 1:
             facts.guessed_rank = facts.guess_source = None  # what its first rows looked like
@@ -226,14 +209,21 @@ class _RtlReading:
             facts.is_helper = True
 
 
-def _operations_query(database: SqliteFile, low: int, high: int) -> str:
+def _operations_query(database: SqliteFile, part: Part, rowids: tuple[int, int] | None, checked: bool) -> str:
+    """Return the query over the operations of a part; see `SqliteFile.pieces`."""
     there = set(database.tables["rocpd_op"])
-    optional = {name: f"coalesce({name}, {empty})" if name in there else empty for name, empty in _OPTIONAL.items()}
-    return (
-        "SELECT gpuId AS device, queueId AS queue, start AS start_ns, end AS end_ns, description_id AS name_id,"
-        f" opType_id AS kind_id, {optional['completionSignal']} AS signal, {optional['sequenceId']} AS sequence,"
-        f" {optional['roctxId']} AS roctx FROM rocpd_op WHERE rowid >= {low} AND rowid < {high}"
-    )
+    columns = {named: column if column in there else "0" for named, column in _OPERATIONS.items()}
+    columns |= {named: f"coalesce({columns[named]}, 0)" for named in ("sequence", "roctx")}
+    signal = "coalesce(CAST(completionSignal AS TEXT), '')" if "completionSignal" in there else "''"
+    low, high = rowids or (part.low, part.high)
+    within = f"rowid >= {max(low, part.low)} AND rowid < {min(high, part.high)}"
+    return f"SELECT {integers(columns, checked)}, {signal} AS signal FROM rocpd_op WHERE {within}"
+
+
+def _calls_query(rowids: tuple[int, int] | None, checked: bool) -> str:
+    """Return the query over the API calls; see `SqliteFile.pieces`."""
+    within = f"rowid >= {rowids[0]} AND rowid < {rowids[1]}" if rowids else "true"
+    return f"SELECT {integers(_CALLS, checked)} FROM rocpd_api WHERE {within}"
 
 
 def _args(columns: Columns) -> pa.Array:
@@ -280,62 +270,6 @@ def geometry(text: str | None) -> list[int | None]:
     return sizes
 
 
-def _first_gpu(database: SqliteFile, low: int, high: int) -> int | None:
-    """Return the GPU of the first work among some rows."""
-    query = "SELECT gpuId FROM rocpd_op WHERE gpuId >= 0 AND rowid >= ? AND rowid < ? LIMIT 1"
-    return next((integer(gpu) for (gpu,) in database.rows(query, low, high)), None)
-
-
-def _pids(database: SqliteFile) -> list[int]:
-    """Return the process ids that the metadata names, in their order."""
-    if "rocpd_metadata" not in database.tables:
-        return []
-    rows = database.rows("SELECT value FROM rocpd_metadata WHERE tag = 'pid' ORDER BY rowid")
-    return [pid for (value,) in rows if (pid := integer(value)) is not None]
-
-
-def parts_of(database: SqliteFile, pids: list[int]) -> list[_Part] | None:
-    """Return the rows of each process of a merged database; None when they cannot be told apart."""
-    if len(pids) < 2:
-        return None
-    starts = [_first_of(database, jump) for jump in _jumps(database)]
-    if len(starts) != len(pids) - 1:
-        return None
-    edges = [-(2**62), *starts, 2**62]
-    return [_Part(pid, edges[n], edges[n + 1], with_calls=n == 0) for n, pid in enumerate(pids)]
-
-
-def _jumps(database: SqliteFile) -> list[tuple[int, int, int]]:
-    """Return where the starts of the GPU's work jump back in time: (row id before, its start, row id behind)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    work = "FROM rocpd_op WHERE gpuId >= 0"
-    [(low, high)] = database.rows(f"SELECT min(start), max(start) {work}")
-    if low is None:
-        return []
-    found: list[tuple[int, int, int]] = []
-    last = (pa.array([], pa.int64()), pa.array([], pa.int64()))
-    for rows in database.batches(f"SELECT rowid AS id, start {work} ORDER BY rowid"):
-        ids, times = (
-            pa.concat_arrays([before, rows.column(name).combine_chunks()])
-            for before, name in zip(last, ("id", "start"), strict=True)
-        )
-        steps = pc.subtract(times.slice(1), times.slice(0, len(times) - 1))
-        for at in pc.indices_nonzero(pc.less(steps, -_JUMP * (high - low))).to_pylist():
-            found.append((ids[at].as_py(), times[at].as_py(), ids[at + 1].as_py()))
-        last = (ids.slice(len(ids) - 1), times.slice(len(times) - 1))
-    return found
-
-
-def _first_of(database: SqliteFile, jump: tuple[int, int, int]) -> int:
-    """Return the first row of the process behind a jump: rows are in the order of their ends, markers as well."""
-    before, start_ns, behind = jump
-    between = f"rowid > {before} AND rowid < {behind} AND end < {start_ns}"
-    [(first,)] = database.rows(f"SELECT min(rowid) FROM rocpd_op WHERE {between}")
-    return behind if first is None else int(first)
-
-
 class _RtlFile:
     """A database as a `base.TraceFile`."""
 
@@ -356,13 +290,13 @@ class _RtlFile:
 
     def traces(self) -> Iterator[TraceReading]:
         """Yield the processes in the order of their rows."""
-        pids = _pids(self._database)
+        pids = pids_of(self._database)
         [(self._total,)] = self._database.rows("SELECT count(*) FROM rocpd_op")
         parts = parts_of(self._database, pids)
         if parts is None:
             named = _FILE.search(self._path.name)
             pid = pids[0] if len(pids) == 1 else int(named.group(1)) if named else None
-            whole = _Part(pid, -(2**62), 2**62, with_calls=True)
+            whole = Part(pid, -(2**62), 2**62, with_calls=True)
             reading = _RtlReading(self._database, whole, self._how, self._done, may_guess=len(pids) < 2)
             if len(pids) > 1:
                 reading.facts.warnings.append(
@@ -371,7 +305,7 @@ class _RtlFile:
                 )
             yield reading
             return
-        gpus = [_first_gpu(self._database, part.low, part.high) for part in parts]
+        gpus = [first_gpu(self._database, part.low, part.high) for part in parts]
         for part in parts:
             may_guess = len(set(gpus)) == len(gpus)
             reading = _RtlReading(self._database, part, self._how, self._done, may_guess=may_guess)
@@ -406,13 +340,13 @@ class RtlReader:
             with SqliteFile(path) as database:
                 if not set(_NEEDED) <= set(database.tables.get("rocpd_op", ())) or is_rpd(database):
                     return None
-                pids = _pids(database)
+                pids = pids_of(database)
                 facts = Facts(pid=pids[0] if len(pids) == 1 else None, clock_domain="boot")
                 facts.pids = pids
                 named = _FILE.search(path.name)
                 if not pids and named:
                     facts.pids = [int(named.group(1))]
-                gpu = _first_gpu(database, -(2**62), 2**62)
+                gpu = first_gpu(database, -(2**62), 2**62)
                 if gpu is not None and len(facts.pids) <= 1:
                     facts.guessed_rank, facts.guess_source = gpu, _GUESS
                     facts.has_gpu_work = True
@@ -427,12 +361,3 @@ class RtlReader:
 
     def open(self, path: Path, how: HowToRead) -> _RtlFile:
         return _RtlFile(path, how)
-
-
-def is_rpd(database: SqliteFile) -> bool:
-    """Say whether a database is rocmProfileData's, which has the same tables with other content."""
-    if "rocpd_barrierop" in database.tables or "api_ptr_id" in database.tables.get("rocpd_kernelapi", ()):
-        return True
-    if "rocpd_metadata" not in database.tables:
-        return False
-    return bool(database.rows(f"SELECT 1 FROM rocpd_metadata WHERE tag = 'schema_version' AND value = {literal('2')}"))

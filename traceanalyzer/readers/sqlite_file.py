@@ -11,8 +11,9 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -27,6 +28,9 @@ _LOGS: Final = ("-wal", "-journal")
 """What may lie beside a database that was not closed: changes that are only there, or what to undo."""
 ROWS: Final = 32_768
 """Rows that are read at once."""
+_FEW_ROWS: Final = 64
+"""So many rows are given up together where a page of a database is damaged."""
+QueryOfRange = Callable[[tuple[int, int] | None, bool], str]
 _SPARSE: Final = 4
 """So many times further apart than they need be, row ids are of no use to cut a table."""
 _PATIENCE_S: Final = 2.0
@@ -135,6 +139,56 @@ class SqliteFile:
                 table: pa.Table = _executed(cursor, query).read_all()
         return table
 
+    def pieces(
+        self, table: str, query: QueryOfRange, texts: Sequence[str], lost: list[str]
+    ) -> Iterator[Callable[[], pa.Table]]:
+        """Yield tasks, safe for threads, that read a large table piece by piece.
+
+        `query` gives the SQL for a range of row ids (None: all rows), and whether to check each value's type: columns
+        other than `texts` hold integers, and what is none must become NULL. To check takes as long as reading, so that
+        is done only where it must be. What damage makes unreadable is left out, and `lost` says what that is.
+        """
+        try:
+            ranges = self.ranges(table)
+        except DamagedError:
+            ranges = None
+        if ranges is not None:
+            yield from (partial(self._read_range, table, rowids, query, texts, lost) for rowids in ranges)
+            return
+        try:
+            for rows in self.batches(query(None, True)):
+                yield partial(_itself, rows)
+        except DamagedError as error:
+            lost.append(f"{table}: {error}")
+
+    def _read_range(
+        self, table: str, rowids: tuple[int, int], query: QueryOfRange, texts: Sequence[str], lost: list[str]
+    ) -> pa.Table:
+        import pyarrow as pa
+
+        try:
+            rows = self.fetch(query(rowids, False))
+            if all(pa.types.is_int64(field.type) for field in rows.schema if field.name not in texts):
+                return rows
+        except DamagedError:
+            pass
+        return self._readable(table, rowids, query, lost)
+
+    def _readable(self, table: str, rowids: tuple[int, int], query: QueryOfRange, lost: list[str]) -> pa.Table:
+        """Return what can be read of a range of row ids, by halving it where that fails."""
+        import pyarrow as pa
+
+        low, high = rowids
+        try:
+            return self.fetch(query(rowids, True))
+        except DamagedError as error:
+            if high - low <= _FEW_ROWS:
+                lost.append(f"{table}, rows {low:,} to {high - 1:,}: {error}")
+                return self.fetch(query((0, 0), True))
+        middle = (low + high) // 2
+        halves = [self._readable(table, part, query, lost) for part in ((low, middle), (middle, high))]
+        return pa.concat_tables([rows for rows in halves if rows.num_rows] or halves[:1])
+
     def batches(self, query: str) -> Iterator[pa.Table]:
         """Yield the rows of a query on a large table, in tables of `ROWS` rows.
 
@@ -191,6 +245,22 @@ def _readable() -> Iterator[None]:
 def quoted(name: str) -> str:
     """Return a name as SQL takes it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _itself(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def integers(columns: dict[str, str], checked: bool) -> str:
+    """Return the SQL for columns, name -> expression, that hold integers; if `checked`, NULL for what is none."""
+    if checked:
+        columns = {name: f"CASE WHEN typeof({value}) = 'integer' THEN {value} END" for name, value in columns.items()}
+    return ", ".join(f"{value} AS {name}" for name, value in columns.items())
+
+
+def lost_warning(lost: list[str]) -> str:
+    """Say how much of a database could not be read."""
+    return f"the database is damaged, and rows of {len(lost):,} places are missing; the first: {lost[0]}"
 
 
 def literal(value: object) -> str:
