@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.readers.test_rocprofv3 import EVERY_KIND, one
-from tests.rocprofv3gen import KINDS, call, copy, dispatch, marker, process, text_of
+from tests.rocprofv3gen import KINDS, call, copy, dispatch, marker, process, symbol, text_of
 from traceanalyzer.errors import InputError
 
 HOSTILE = [
@@ -180,3 +180,10 @@ def test_many_counter_records_are_read_in_reasonable_time(trace):
     text = text_of(process({"counter_collection": [record] * 20_000, "kernel_dispatch": [dispatch(1, 1, 2)]}))
     _, tables, _ = one(trace, text, 6_500_000)
     assert len(tables["other_events"]) == 20_000
+
+
+def test_kernel_symbols_among_the_records_are_other_events(trace):
+    _, tables, rejects = one(
+        trace, text_of(process({"kernel_symbols": [symbol(1, "f")], "kernel_dispatch": [dispatch(1, 1, 2)]}))
+    )
+    assert not rejects and [row["category"] for row in tables["other_events"]] == ["kernel_symbols"]

@@ -267,3 +267,32 @@ def test_what_convert_makes_is_told_from_rocprofv3(tmp_path):
 )
 def test_geometry(text, sizes):
     assert geometry(text) == sizes
+
+
+def test_bytes_that_are_not_utf8_and_values_of_other_types(tmp_path):
+    path = database(tmp_path / "trace_77.db", [op(f"f{n}", 10 * n, 10 * n + 5) for n in range(4)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rocpd_op SET completionSignal = CAST(x'687771fd' AS TEXT) WHERE start = 10")
+        connection.execute("UPDATE rocpd_op SET start = 'soon' WHERE start = 20")
+    connection.close()
+    found = ingest_files([path], tmp_path / "store")
+    rows = found.sql("SELECT name, defect, args ->> 'completionSignal' AS signal FROM kernels ORDER BY event_id")
+    assert [(row["name"], row["defect"]) for row in rows] == [
+        ("f0", None),
+        ("f1", None),
+        ("f2", "incomplete"),
+        ("f3", None),
+    ]
+    assert rows[1]["signal"] == "hwq\ufffd"
+
+
+def test_a_damaged_page_costs_its_rows_only(tmp_path):
+    path = rocm_trace_lite.write(tmp_path, 0, RTL_FULL, 2)
+    data = bytearray(path.read_bytes())
+    page = next(n for n in range(len(data) // 4096 // 2, len(data) // 4096) if data[n * 4096] == 0x0D) * 4096
+    data[page : page + 4096] = b"\xff" * 4096
+    path.write_bytes(data)
+    [outcome] = ingest_files([path], tmp_path / "store").outcomes
+    assert outcome.trace and not outcome.trace.manifest.trace["complete"]
+    assert 6_000 < outcome.gpu_events < 6_414
+    assert any("the database is damaged, and rows of" in note for note in outcome.notes)

@@ -29,7 +29,7 @@ from traceanalyzer.readers.rocpd_process import (
 from traceanalyzer.readers.rocpd_queries import SOURCES, Source, query_of
 from traceanalyzer.readers.rocprofv3 import COLLECTOR, process_of_file
 from traceanalyzer.readers.rocprofv3_facts import fill_facts
-from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows, looked_up, readable, rows_of, texts_of
+from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows, looked_up, rows_of, texts_of
 from traceanalyzer.readers.source import content_hash
 from traceanalyzer.readers.sqlite_file import DamagedError, SqliteFile, files_of, is_sqlite, lost_warning, quoted
 
@@ -91,10 +91,6 @@ class _RocpdReading:
         found = piece()
         if not found.num_rows:
             return Rows(), 0
-        for name in source.texts:
-            found = found.set_column(
-                found.column_names.index(name), name, readable(found.column(name).combine_chunks())
-            )
         columns: Columns = {name: found.column(name).combine_chunks() for name in found.column_names}
         columns["event_id"] = pa.arange(0, found.num_rows)
         columns["args"] = _args(found, source)

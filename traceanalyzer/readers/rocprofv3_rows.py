@@ -165,18 +165,6 @@ def texts_of(keys: pa.Array, texts: dict[int, str]) -> pa.Array:
     return pc.take(pa.array(texts.values(), pa.string()), at)
 
 
-def readable(texts: pa.Array) -> pa.Array:
-    """Return texts with bytes that are not UTF-8 replaced."""
-    import pyarrow as pa
-
-    try:
-        texts.validate(full=True)
-        return texts
-    except pa.ArrowInvalid:
-        raw = texts.cast(pa.binary()).to_pylist()
-        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in raw], pa.string())
-
-
 def table(name: str, columns: Columns) -> pa.Table:
     """Return the columns of `schema.TABLES[name]`; those that are not there are without values."""
     import pyarrow as pa

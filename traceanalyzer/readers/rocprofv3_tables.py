@@ -63,7 +63,6 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
 """Family -> column -> (path into the record, type)."""
 
 _FAMILY_OF: Final = {
-    "kernel_symbols": "symbol",
     "kernel_dispatch": "dispatch",
     "memory_copy": "copy",
     "marker_api": "marker",

@@ -291,7 +291,8 @@ class _RtlFile:
     def traces(self) -> Iterator[TraceReading]:
         """Yield the processes in the order of their rows."""
         pids = pids_of(self._database)
-        [(self._total,)] = self._database.rows("SELECT count(*) FROM rocpd_op")
+        [(last,)] = self._database.rows("SELECT max(rowid) FROM rocpd_op")
+        self._total = last or 0
         parts = parts_of(self._database, pids)
         if parts is None:
             named = _FILE.search(self._path.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceanalyzer.readers.kineto_facts import integer
-from traceanalyzer.readers.sqlite_file import SqliteFile, literal
+from traceanalyzer.readers.sqlite_file import DamagedError, SqliteFile, literal
 
 _JUMP: Final = 0.5
 """Where the clock jumps back by this share of the whole span, another process's rows begin."""
@@ -46,7 +46,10 @@ def parts_of(database: SqliteFile, pids: list[int]) -> list[Part] | None:
     """Return the rows of each process of a merged database; None when they cannot be told apart."""
     if len(pids) < 2:
         return None
-    starts = [_first_of(database, jump) for jump in _jumps(database)]
+    try:
+        starts = [_first_of(database, jump) for jump in _jumps(database)]
+    except DamagedError:
+        return None
     if len(starts) != len(pids) - 1:
         return None
     edges = [-(2**62), *starts, 2**62]

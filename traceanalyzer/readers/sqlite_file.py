@@ -80,7 +80,7 @@ class SqliteFile:
             self._connection = sqlite3.connect(self._uri, uri=True, timeout=_PATIENCE_S, check_same_thread=False)
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             self.tables = self._read_schema()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise self._problem(error) from error
 
@@ -96,7 +96,7 @@ class SqliteFile:
         for name in kinds:
             try:
                 found[name] = [row[1] for row in self._connection.execute(f"PRAGMA table_info({quoted(name)})")]
-            except sqlite3.OperationalError:
+            except (sqlite3.OperationalError, UnicodeDecodeError):
                 continue
         return found
 
@@ -104,7 +104,7 @@ class SqliteFile:
         """Return all rows of a query on a small table. Raises InputError when the database is damaged or locked."""
         try:
             return self._connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._problem(error) from error
 
     def ranges(self, table: str) -> list[tuple[int, int]] | None:
@@ -153,11 +153,12 @@ class SqliteFile:
         except DamagedError:
             ranges = None
         if ranges is not None:
-            yield from (partial(self._read_range, table, rowids, query, texts, lost) for rowids in ranges)
+            for rowids in ranges:
+                yield partial(self._read_range, table, rowids, query, texts, lost)
             return
         try:
             for rows in self.batches(query(None, True)):
-                yield partial(_itself, rows)
+                yield partial(_decoded, rows, texts)
         except DamagedError as error:
             lost.append(f"{table}: {error}")
 
@@ -169,10 +170,10 @@ class SqliteFile:
         try:
             rows = self.fetch(query(rowids, False))
             if all(pa.types.is_int64(field.type) for field in rows.schema if field.name not in texts):
-                return rows
+                return _decoded(rows, texts)
         except DamagedError:
             pass
-        return self._readable(table, rowids, query, lost)
+        return _decoded(self._readable(table, rowids, query, lost), texts)
 
     def _readable(self, table: str, rowids: tuple[int, int], query: QueryOfRange, lost: list[str]) -> pa.Table:
         """Return what can be read of a range of row ids, by halving it where that fails."""
@@ -200,7 +201,7 @@ class SqliteFile:
         with _readable(), dbapi.connect(self._uri, autocommit=True) as connection, connection.cursor() as cursor:
             yield from (pa.Table.from_batches([batch]) for batch in _executed(cursor, query) if batch.num_rows)
 
-    def _problem(self, error: sqlite3.Error) -> InputError:
+    def _problem(self, error: Exception) -> InputError:
         text = str(error)
         if "locked" in text or "busy" in text:
             return InputError(
@@ -247,8 +248,24 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _itself(rows: pa.Table) -> pa.Table:
+def _decoded(rows: pa.Table, texts: Sequence[str]) -> pa.Table:
+    """Return rows with bytes that are not UTF-8 replaced in their texts."""
+    for name in texts:
+        column = rows.column(name).combine_chunks()
+        rows = rows.set_column(rows.column_names.index(name), name, _readable_texts(column))
     return rows
+
+
+def _readable_texts(texts: pa.Array) -> pa.Array:
+    """Return texts with bytes that are not UTF-8 replaced."""
+    import pyarrow as pa
+
+    try:
+        texts.validate(full=True)
+        return texts
+    except pa.ArrowInvalid:
+        raw = texts.cast(pa.binary()).to_pylist()
+        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in raw], pa.string())
 
 
 def integers(columns: dict[str, str], checked: bool) -> str:
