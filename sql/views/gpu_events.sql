@@ -15,6 +15,7 @@
 --   event_id (number): ordinal of the event in the trace file, from 0
 --   kind (text): 'kernel', 'memcpy' or 'memset', as recorded
 --   name (text): name of the kernel or copy
+--   kernel_key (text): the name in one spelling for all collectors: without suffixes, return type and parameters
 --   class (text): 'computation', 'communication' or 'memcpy'; comes with the rule, 'computation' when none fired
 --   category (text): what kind of work it is by its name (sql/rules/kernel_rules.csv), 'other' when no rule knows
 --   subcategory (text): what exactly
@@ -41,12 +42,12 @@
 --   args (JSON): all arguments as recorded
 WITH categories AS (
     -- the same in every trace
-    SELECT DISTINCT kind, name, class, category, subcategory, rule_id, tracelens_class
+    SELECT DISTINCT kind, name, kernel_key, class, category, subcategory, rule_id, tracelens_class
     FROM derived.kernel_names
 ),
 geometry AS (
     SELECT
-        e.*, class, category, subcategory, rule_id, tracelens_class,
+        e.*, kernel_key, class, category, subcategory, rule_id, tracelens_class,
         CASE WHEN is_swapped THEN grid_x ELSE block_x END AS threads_x,
         CASE WHEN is_swapped THEN grid_y ELSE block_y END AS threads_y,
         CASE WHEN is_swapped THEN grid_z ELSE block_z END AS threads_z,
@@ -61,7 +62,7 @@ geometry AS (
     LEFT JOIN derived.gpu_corrections AS c USING (run, trace_id, event_id)
 )
 SELECT
-    run, collector, rank, part, trace_id, event_id, kind, name,
+    run, collector, rank, part, trace_id, event_id, kind, name, kernel_key,
     class, category, subcategory, rule_id, tracelens_class,
     device, stream, start_ns, dur_ns, start_ns + dur_ns AS end_ns,
     correlation_id, external_id,

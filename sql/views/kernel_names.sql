@@ -4,5 +4,6 @@
 --
 -- Columns: as derived/kernel_names
 SELECT
-    run, collector, rank, part, trace_id, kind, name, rule_id, class, category, subcategory, tracelens_class, why
+    run, collector, rank, part, trace_id, kind, name, kernel_key, cut_key, rule_id,
+    class, category, subcategory, tracelens_class, why
 FROM derived.kernel_names

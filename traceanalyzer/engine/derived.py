@@ -7,6 +7,7 @@ make the same one do the work twice, and either's result stands. A trace never c
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from traceanalyzer import schema
-from traceanalyzer.engine import library
+from traceanalyzer.engine import kernel_key, library
 from traceanalyzer.engine.rules import Rules, quoted
 from traceanalyzer.errors import InputError, MachineError
 from traceanalyzer.store.layout import DERIVED
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _USES_RAW: Final = re.compile(r"\braw\.(\w+)")
 _USES_DERIVED: Final = re.compile(r"\bderived\.(\w+)")
+_USES_KEYS: Final = re.compile(r"\bkernel_keys\b")
 _MEMORY: Final = "300MB"
 """What DuckDB may hold while it makes a table; beyond that it spills to disk."""
 _KEPT_S: Final = 24 * 3600
@@ -101,6 +103,8 @@ class DerivedTables:
             parts += [self._key(needed) for needed in used(body)]
             if re.search(r"\bkernel_rules\b", body):
                 parts.append(self.rules.digest)
+            if _USES_KEYS.search(body):
+                parts.append(inspect.getsource(kernel_key))
             self._keys[name] = xxhash.xxh3_64_hexdigest("\0".join(parts).encode())
         return self._keys[name]
 
@@ -129,6 +133,9 @@ class DerivedTables:
         try:
             for table, file in sources.items():
                 connection.execute(f"CREATE OR REPLACE VIEW {table} AS {reading([file])}")
+            if _USES_KEYS.search(body):
+                names = connection.execute("SELECT DISTINCT name FROM raw.gpu_events").fetchall()
+                connection.register("kernel_keys", kernel_key.table(name for (name,) in names))
             path.parent.mkdir(parents=True, exist_ok=True)
             connection.execute(f"COPY ({body}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
             with temporary.open("rb") as written:  # on the disk before it is seen

@@ -19,6 +19,7 @@ from typing import Final
 import orjson
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.readers.byte_search import holds
 from traceanalyzer.readers.json_stream import WINDOW, Block, JsonStream
 
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
@@ -31,6 +32,8 @@ HEAD_KEYS: Final = frozenset({"metadata", "agents", "strings"})
 _FIRST_KEY: Final = re.compile(rb'\{\s*("[^"\\]+")\s*:')
 _ANY_KEY: Final = rb'"[A-Za-z_][^"\\]*"'
 _LIST_END: Final = re.compile(rb'\](?=\s*(?:\}\s*)?(?:,\s*"([A-Za-z_]\w*)"\s*:\s*[\[{]|\}\s*[}\]]))')
+_ANY_LIST_END: Final = r'\]\s*(?:\}\s*)?(?:,\s*"[A-Za-z_]\w*"\s*:\s*[\[{]|\}\s*[}\]])'
+"""The same, for a first look."""
 _END_OF_ALL: Final = re.compile(rb"\]\s*\}\s*\}\s*\]\s*\}\s*\Z")
 """The end of a list, of its group, of the process, of all processes, and of the document."""
 _LONGEST_RECORD: Final = 64 << 20
@@ -240,8 +243,9 @@ class Rocprofv3Document(JsonStream):
 
     def _find_list_end(self, high: int) -> int | None:
         """Return where the last record of the list ends, if the list ends before `high`."""
-        first = self._buf.find(b"]", 0, high)  # many lists have no other than the one at their end
-        for match in _LIST_END.finditer(self._buf, first, high) if first >= 0 else ():
+        if not holds(memoryview(self._buf)[:high], _ANY_LIST_END):
+            return None
+        for match in _LIST_END.finditer(self._buf, 0, high):
             end = self._end_before(match.start())
             if self._buf[end - 1 : end] == b"}" and (
                 match.group(1) in _KNOWN_LISTS

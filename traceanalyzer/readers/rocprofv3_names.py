@@ -72,6 +72,7 @@ class KernelNames:
     names: list[str] = field(default_factory=list)
     openings: list[str] = field(default_factory=list)
     """How the args of a kernel begin: with the truncated name, by which TraceLens groups."""
+    _made: tuple[pa.Array, pa.Array, pa.Array] | None = None
 
     def add(self, symbol: dict[str, Any]) -> None:
         """Take in a kernel symbol."""
@@ -89,11 +90,22 @@ class KernelNames:
         import pyarrow.compute as pc
 
         flat = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
-        at = pc.index_in(flat, value_set=pa.array(self.ids, pa.int64()))
-        names = pc.take(pa.array(self.names, pa.string()), at)
-        openings = pc.fill_null(pc.take(pa.array(self.openings, pa.string()), at), "{")
-        numbers = pc.binary_join_element_wise("kernel_", pc.cast(flat, pa.string()), "")
-        return pc.coalesce(names, numbers), openings, len(flat) - pc.count(at).as_py()
+        known, names, openings = self._columns()
+        at = pc.index_in(flat, value_set=known)
+        names, openings = pc.take(names, at), pc.take(openings, at)
+        if unknown := at.null_count:
+            openings = pc.fill_null(openings, "{")
+            names = pc.coalesce(names, pc.binary_join_element_wise("kernel_", pc.cast(flat, pa.string()), ""))
+        return names, openings, unknown
+
+    def _columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Return ids, names and openings; they are made once, since there can be thousands, and asked for per block."""
+        import pyarrow as pa
+
+        if not self._made or len(self._made[0]) != len(self.ids):
+            texts = (pa.array(self.names, pa.string()), pa.array(self.openings, pa.string()))
+            self._made = (pa.array(self.ids, pa.int64()), *texts)
+        return self._made
 
 
 def opening(truncated: str | None) -> str:
