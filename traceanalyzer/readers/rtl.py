@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from traceanalyzer.errors import NothingToAnalyse, TraceAnalyzerError
 from traceanalyzer.readers.base import Batch, Facts, Form, HowToRead, Recognised, TraceReading
@@ -20,6 +20,7 @@ from traceanalyzer.readers.rocprofv3_rows import UNNAMED_KERNELS, Columns, Rows,
 from traceanalyzer.readers.rtl_parts import Part, first_gpu, is_rpd, parts_of, pids_of
 from traceanalyzer.readers.source import content_hash
 from traceanalyzer.readers.sqlite_file import (
+    ALL_ROWS,
     DamagedError,
     SqliteFile,
     files_of,
@@ -62,6 +63,8 @@ class _RtlReading:
         may_guess: bool,
     ) -> None:
         """Read one part; `may_guess`: its GPU may be taken for its rank."""
+        import pyarrow as pa
+
         self._may_guess = may_guess
         self.facts = Facts(pid=part.pid, clock_domain="boot")
         self._database = database
@@ -70,6 +73,8 @@ class _RtlReading:
         self._advance = advance
         self._strings = {key: str(text) for key, text in database.rows("SELECT id, string FROM rocpd_string")}
         self._names = {key: kernel_name({"formatted_kernel_name": text}) or text for key, text in self._strings.items()}
+        unnamed = [key for key, name in self._names.items() if re.search(_UNNAMED, name)]
+        self._unnamed = pa.array(unnamed, pa.int64())
         self._types = {text: key for key, text in self._strings.items()}
         self._queues: dict[int, int] = {}
         self._events = 0
@@ -95,7 +100,7 @@ class _RtlReading:
         """Yield a task per piece of the tables: to read it and convert its rows."""
         part, database = self._part, self._database
         operations = partial(_operations_query, database, part)
-        for piece in database.pieces("rocpd_op", operations, ("signal",), self._lost):
+        for piece in database.pieces("rocpd_op", operations, ("signal",), self._lost, (part.low, part.high)):
             yield partial(self._operations, piece)
         if part.with_calls and "rocpd_api" in database.tables:
             for piece in database.pieces("rocpd_api", _calls_query, (), self._lost):
@@ -138,8 +143,8 @@ class _RtlReading:
             columns["kernel_id"] = columns["name_id"]
             columns["stream"] = columns["queue"]
             columns |= _geometry(columns["signal"])
-            unnamed = pc.match_substring_regex(pc.fill_null(columns["name"], ""), _UNNAMED)
-            made.noticed[UNNAMED_KERNELS] += pc.sum(unnamed).as_py() or 0
+            is_unnamed = pc.is_in(columns["name_id"], value_set=self._unnamed)
+            made.noticed[UNNAMED_KERNELS] += pc.sum(is_unnamed).as_py() or 0
         elif family == "other":
             columns["category"] = texts_of(kind, self._strings)
         found = rows_of(family, columns, self.facts.pid, "operation")
@@ -234,13 +239,21 @@ def _args(columns: Columns) -> pa.Array:
     found = pc.dictionary_encode(columns["signal"])
     texts = [json.dumps(text) for text in found.dictionary.to_pylist()]
     signal = pc.take(pa.array(texts, pa.string()), found.indices)
-    queue, sequence, roctx = (
-        pc.fill_null(pc.cast(columns[name], pa.string()), "null") for name in ("queue", "sequence", "roctx")
-    )
+    queue, sequence, roctx = (_texts(columns[name]) for name in ("queue", "sequence", "roctx"))
     return pc.binary_join_element_wise(
         *('{"queueId":', queue, ',"completionSignal":', signal, ',"sequenceId":', sequence, ',"roctxId":', roctx, "}"),
         "",
     )
+
+
+def _texts(numbers: pa.Array) -> Any:
+    """Return numbers, of which there are few different ones, as JSON: one text if they are all the same."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.dictionary_encode(numbers, null_encoding="encode")
+    texts = pc.fill_null(pc.cast(found.dictionary, pa.string()), "null")
+    return texts[0] if len(texts) == 1 else pc.take(texts, found.indices)
 
 
 def _geometry(signals: pa.Array) -> Columns:
@@ -297,7 +310,7 @@ class _RtlFile:
         if parts is None:
             named = _FILE.search(self._path.name)
             pid = pids[0] if len(pids) == 1 else int(named.group(1)) if named else None
-            whole = Part(pid, -(2**62), 2**62, with_calls=True)
+            whole = Part(pid, *ALL_ROWS, with_calls=True)
             reading = _RtlReading(self._database, whole, self._how, self._done, may_guess=len(pids) < 2)
             if len(pids) > 1:
                 reading.facts.warnings.append(
@@ -347,7 +360,7 @@ class RtlReader:
                 named = _FILE.search(path.name)
                 if not pids and named:
                     facts.pids = [int(named.group(1))]
-                gpu = first_gpu(database, -(2**62), 2**62)
+                gpu = first_gpu(database, *ALL_ROWS)
                 if gpu is not None and len(facts.pids) <= 1:
                     facts.guessed_rank, facts.guess_source = gpu, _GUESS
                     facts.has_gpu_work = True

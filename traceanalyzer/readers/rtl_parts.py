@@ -7,13 +7,19 @@ process ids in its metadata, and each began anew in time: where the clock jumps 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from traceanalyzer.readers.kineto_facts import integer
-from traceanalyzer.readers.sqlite_file import DamagedError, SqliteFile, literal
+from traceanalyzer.readers.sqlite_file import ALL_ROWS, DamagedError, SqliteFile, literal
 
 _JUMP: Final = 0.5
 """Where the clock jumps back by this share of the whole span, another process's rows begin."""
+_WORK: Final = "FROM rocpd_op WHERE gpuId >= 0 AND typeof(start) = 'integer'"
+_FIRST_WORK: Final = f"SELECT rowid, start {_WORK} AND rowid >= ? AND rowid < ? ORDER BY rowid LIMIT 1"
+_PROBES: Final = 1024
+_NEAR: Final = 4096
+"""In so many rows from a probed one on some work is looked for."""
 
 
 @dataclass
@@ -47,27 +53,63 @@ def parts_of(database: SqliteFile, pids: list[int]) -> list[Part] | None:
     if len(pids) < 2:
         return None
     try:
-        starts = [_first_of(database, jump) for jump in _jumps(database)]
+        starts = [_first_of(database, jump) for jump in _jumps(database, len(pids) - 1)]
     except DamagedError:
         return None
     if len(starts) != len(pids) - 1:
         return None
-    edges = [-(2**62), *starts, 2**62]
+    edges = [ALL_ROWS[0], *starts, ALL_ROWS[1]]
     return [Part(pid, edges[n], edges[n + 1], with_calls=n == 0) for n, pid in enumerate(pids)]
 
 
-def _jumps(database: SqliteFile) -> list[tuple[int, int, int]]:
-    """Return where the starts of the GPU's work jump back in time: (row id before, its start, row id behind)."""
+Jump = tuple[int, int, int]
+"""Row id of the last work before a jump, its start, row id of the first work behind."""
+
+
+def _jumps(database: SqliteFile, wanted: int) -> list[Jump]:
+    """Return where the starts of the GPU's work jump back in time.
+
+    Some rows, evenly apart, are looked at first, then what lies between two of them where time went back. Only when
+    that gives another number of jumps than is `wanted`, since a process has few rows, all rows are read.
+    """
+    ends = [database.rows(f"SELECT rowid, start {_WORK} ORDER BY rowid {way} LIMIT 1") for way in ("", "DESC")]
+    if not ends[0]:
+        return []
+    [(low, first)], [(high, last)] = ends
+    probes = {low: first, high: last}
+    for rowid in range(low, high, max((high - low) // _PROBES, 1)):
+        probes |= database.rows(_FIRST_WORK, rowid, min(rowid + _NEAR, high))
+    span = max(probes.values()) - min(probes.values())
+    pairs = [(a, b) for a, b in pairwise(sorted(probes.items())) if a[1] - b[1] > _JUMP * span]
+    found = [_jump_between(database, *pair) for pair in pairs]
+    return found if len(found) == wanted else _all_jumps(database)
+
+
+def _jump_between(database: SqliteFile, before: tuple[int, int], behind: tuple[int, int]) -> Jump:
+    """Return the one jump between two rows, (row id, start) each, by halving what lies between them."""
+    middle_ns = (before[1] + behind[1]) / 2
+    bound = behind[0]
+    while bound - before[0] > 1:
+        half = (before[0] + bound) // 2
+        work = database.rows(_FIRST_WORK, half, bound)
+        if work and work[0][1] > middle_ns:
+            before = work[0]
+        else:
+            behind, bound = (work[0] if work else behind), half
+    return (*before, behind[0])
+
+
+def _all_jumps(database: SqliteFile) -> list[Jump]:
+    """Return where the starts of the GPU's work jump back in time, by reading all of them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    work = "FROM rocpd_op WHERE gpuId >= 0"
-    [(low, high)] = database.rows(f"SELECT min(start), max(start) {work}")
+    [(low, high)] = database.rows(f"SELECT min(start), max(start) {_WORK}")
     if low is None:
         return []
-    found: list[tuple[int, int, int]] = []
+    found: list[Jump] = []
     last = (pa.array([], pa.int64()), pa.array([], pa.int64()))
-    for rows in database.batches(f"SELECT rowid AS id, start {work} ORDER BY rowid"):
+    for rows in database.batches(f"SELECT rowid AS id, start {_WORK} ORDER BY rowid"):
         ids, times = (
             pa.concat_arrays([before, rows.column(name).combine_chunks()])
             for before, name in zip(last, ("id", "start"), strict=True)
@@ -79,7 +121,7 @@ def _jumps(database: SqliteFile) -> list[tuple[int, int, int]]:
     return found
 
 
-def _first_of(database: SqliteFile, jump: tuple[int, int, int]) -> int:
+def _first_of(database: SqliteFile, jump: Jump) -> int:
     """Return the first row of the process behind a jump: rows are in the order of their ends, markers as well."""
     before, start_ns, behind = jump
     between = f"rowid > {before} AND rowid < {behind} AND end < {start_ns}"

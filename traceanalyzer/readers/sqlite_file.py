@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,11 @@ _FEW_ROWS: Final = 64
 QueryOfRange = Callable[[tuple[int, int] | None, bool], str]
 _SPARSE: Final = 4
 """So many times further apart than they need be, row ids are of no use to cut a table."""
+_PROBES: Final = 64
+_LEAST_ROW_BYTES: Final = 8
+"""What a row of the tables that are read takes at least."""
+ALL_ROWS: Final = (-(2**62), 2**62)
+"""Row ids between which all rows are."""
 _PATIENCE_S: Final = 2.0
 
 
@@ -107,40 +112,52 @@ class SqliteFile:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._problem(error) from error
 
-    def ranges(self, table: str) -> list[tuple[int, int]] | None:
+    def ranges(self, table: str, within: tuple[int, int] = ALL_ROWS) -> list[tuple[int, int]] | None:
         """Return ranges [low, high) of row ids that cut a table in pieces of `ROWS`, for several threads to read.
 
+        Of the rows `within` two row ids, the second one not among them.
         None for a view, or where the ids are so far apart that most ranges would be empty. Raises DamagedError.
         """
         if table in self.views:
             return None
         # one by one these are looked up, together the whole table is read
         low, high = (self.rows(f"SELECT {end}(rowid) FROM {quoted(table)}")[0][0] for end in ("min", "max"))
-        try:
-            [(count,)] = self.rows(f"SELECT count(*) FROM {quoted(table)}")
-        except DamagedError:  # nobody knows how many rows there are, so it may be all
-            count = high
         if not isinstance(low, int) or not isinstance(high, int):
-            return None if count else []
-        if high - low > _SPARSE * count:
+            return []
+        low, high = max(low, within[0]), min(high, within[1] - 1)
+        size = sum(file.stat().st_size for file in files_of(self.path))
+        if high - low > _SPARSE * size // _LEAST_ROW_BYTES:
             return None
-        return [(at, at + ROWS) for at in range(low, high + 1, ROWS)]
+        found = [(at, at + ROWS) for at in range(low, high + 1, ROWS)]
+        # whether most of them hold rows is asked of some, since counting all rows takes as long as reading them
+        probed = found[:: max(len(found) // _PROBES, 1)]
+        return found if sum(self._holds(table, rowids) for rowids in probed) * _SPARSE >= len(probed) else None
+
+    def _holds(self, table: str, rowids: tuple[int, int]) -> bool:
+        """Say whether there are rows in a range of row ids; where that cannot be read, that there may be."""
+        try:
+            return bool(self.rows(f"SELECT 1 FROM {quoted(table)} WHERE rowid >= ? AND rowid < ? LIMIT 1", *rowids))
+        except DamagedError:
+            return True
 
     def fetch(self, query: str) -> pa.Table:
         """Return all rows of a query, which are few enough to hold; safe for threads. Raises as `batches` does."""
-        from adbc_driver_sqlite import dbapi
-
         connection = getattr(self._of_thread, "connection", None)
         with _readable():
             if connection is None:
-                connection = self._of_thread.connection = dbapi.connect(self._uri, autocommit=True)
+                connection = self._of_thread.connection = _Connection(self._uri)
                 self._opened.append(connection)
-            with connection.cursor() as cursor:
-                table: pa.Table = _executed(cursor, query).read_all()
+            with connection.rows(query) as reader:
+                table: pa.Table = reader.read_all()
         return table
 
     def pieces(
-        self, table: str, query: QueryOfRange, texts: Sequence[str], lost: list[str]
+        self,
+        table: str,
+        query: QueryOfRange,
+        texts: Sequence[str],
+        lost: list[str],
+        within: tuple[int, int] = ALL_ROWS,
     ) -> Iterator[Callable[[], pa.Table]]:
         """Yield tasks, safe for threads, that read a large table piece by piece.
 
@@ -149,7 +166,7 @@ class SqliteFile:
         is done only where it must be. What damage makes unreadable is left out, and `lost` says what that is.
         """
         try:
-            ranges = self.ranges(table)
+            ranges = self.ranges(table, within)
         except DamagedError:
             ranges = None
         if ranges is not None:
@@ -196,10 +213,9 @@ class SqliteFile:
         Each column must have one type, since that is taken from the first rows. Raises DamagedError.
         """
         import pyarrow as pa
-        from adbc_driver_sqlite import dbapi
 
-        with _readable(), dbapi.connect(self._uri, autocommit=True) as connection, connection.cursor() as cursor:
-            yield from (pa.Table.from_batches([batch]) for batch in _executed(cursor, query) if batch.num_rows)
+        with _readable(), closing(_Connection(self._uri)) as connection, connection.rows(query) as reader:
+            yield from (pa.Table.from_batches([batch]) for batch in reader if batch.num_rows)
 
     def _problem(self, error: Exception) -> InputError:
         text = str(error)
@@ -223,12 +239,35 @@ class SqliteFile:
         self.close()
 
 
-def _executed(cursor: Any, query: str) -> pa.RecordBatchReader:
-    from adbc_driver_sqlite import StatementOptions
+class _Connection:
+    """A connection that gives rows as Arrow.
 
-    cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(ROWS)})
-    cursor.execute(query)
-    return cursor.fetch_record_batch()
+    ADBC's low-level interface: the one after DB-API imports pandas and polars, which takes up to a second.
+    """
+
+    def __init__(self, uri: str) -> None:
+        import adbc_driver_sqlite
+        from adbc_driver_manager import AdbcConnection
+
+        self._database = adbc_driver_sqlite.connect(uri)
+        self._connection = AdbcConnection(self._database)
+
+    @contextmanager
+    def rows(self, query: str) -> Iterator[pa.RecordBatchReader]:
+        """Yield a reader of the rows of a query, in batches of `ROWS`."""
+        import pyarrow as pa
+        from adbc_driver_manager import AdbcStatement
+        from adbc_driver_sqlite import StatementOptions
+
+        with closing(AdbcStatement(self._connection)) as statement:
+            statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(ROWS)})
+            statement.set_sql_query(query)
+            stream, _ = statement.execute_query()
+            yield pa.RecordBatchReader.from_stream(stream)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
 
 
 @contextmanager
