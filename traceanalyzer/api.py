@@ -87,10 +87,7 @@ class Traces:
         else:
             result = self._session.sql(question)
         table = _table(*result.arrow())
-        notes = [*self._session.caveats(), *result.notes]
-        if not table.num_rows and result.query and result.query.empty:
-            notes.append(result.query.empty)
-        return Answer(table, notes)
+        return Answer(table, [*self._session.caveats(), *result.notes, *result.meanings(table.num_rows)])
 
     def queries(self) -> list[str]:
         """Return the names of the named queries."""

@@ -12,10 +12,10 @@ SELECT
     run, collector, rank, part,
     format(
         'device {}: {} + {} + {} + {} ns are not {} ns',
-        device, computation_ns, exposed_communication_ns, exposed_memcpy_ns, idle_ns, window_ns
+        device, computation_ns, COALESCE(exposed_communication_ns, 0), exposed_memcpy_ns, idle_ns, window_ns
     ) AS detail
 FROM queries.timeline
-WHERE computation_ns + exposed_communication_ns + exposed_memcpy_ns + idle_ns <> window_ns
+WHERE computation_ns + COALESCE(exposed_communication_ns, 0) + exposed_memcpy_ns + idle_ns <> window_ns
     OR busy_ns + idle_ns <> window_ns
     OR exposed_communication_ns > communication_ns
     OR exposed_memcpy_ns > memcpy_ns

@@ -39,6 +39,9 @@
 --       'impossible_timestamp' (beyond any clock, or more than a day away from the trace's other GPU work),
 --       'overrun' (reaches at least 100 ms into later work of its stream and covers at least two events of it whole)
 --   clipped_dur_ns (ns): dur_ns; of an overrun, only up to the next start on its stream
+--   runtime_event_id (number): event_id of the call in `runtime_calls` that launched it, NULL when that was not recorded
+--   launch_step (number): step (of `steps`) that launched it, NULL when not known
+--   execution_step (number): step in which it started, NULL before the first one
 --   args (JSON): all arguments as recorded
 WITH categories AS (
     -- the same in every trace
@@ -56,10 +59,11 @@ geometry AS (
         CASE WHEN is_swapped THEN block_z ELSE grid_z END AS extent_z,
         COALESCE(in_work_items, false) AS in_work_items,
         COALESCE(e.defect, c.defect) AS judged_defect,
-        next_start_ns
+        next_start_ns, runtime_event_id, launch_step, execution_step
     FROM raw.gpu_events AS e
     LEFT JOIN categories AS n ON n.kind = e.kind AND n.name IS NOT DISTINCT FROM e.name
     LEFT JOIN derived.gpu_corrections AS c USING (run, trace_id, event_id)
+    LEFT JOIN derived.gpu_links USING (run, trace_id, event_id)
 )
 SELECT
     run, collector, rank, part, trace_id, event_id, kind, name, kernel_key,
@@ -73,5 +77,5 @@ SELECT
     threads_x AS block_x, threads_y AS block_y, threads_z AS block_z,
     bytes, judged_defect AS defect,
     CASE judged_defect WHEN 'overrun' THEN next_start_ns - start_ns ELSE dur_ns END AS clipped_dur_ns,
-    args
+    runtime_event_id, launch_step, execution_step, args
 FROM geometry

@@ -30,6 +30,8 @@ def drawn(kind: str, name: str, start_us: float, dur_us: float | None = None, ar
             return kernel(name, start_us, dur_us, **place, args=args) | {"cat": CATEGORIES[kind]}
         case "cpu_op":
             return cpu_op(name, start_us, dur_us, **args)
+        case "annotation":
+            return cpu_op(name, start_us, dur_us, **args) | {"cat": "user_annotation"}
         case "launch":
             return cpu_op(name, start_us, dur_us, **args) | {"cat": "cuda_runtime"}
         case "instant":

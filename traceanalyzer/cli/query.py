@@ -93,8 +93,8 @@ def query(
             console.note(line)
     units = {c.name: Unit(c.unit, c.is_summed) for c in found.columns} if found and not raw else {}
     written = output.write(result.columns, result.batches(), form, target, result.arrow, units)
-    if not written and found and found.empty:
-        console.note(found.empty)
+    for line in result.meanings(written):
+        console.note(line)
 
 
 def format_of(form: str | None, target: Path | None) -> str:

@@ -99,7 +99,7 @@ class DerivedTables:
 
         if name not in self._keys:
             body = library.load("derived")[name].body
-            parts = [str(schema.VERSION), body, *(macro.body for macro in library.load("macros").values())]
+            parts = [str(schema.VERSION), body, *library.scalar_macros()]
             parts += [self._key(needed) for needed in used(body)]
             if re.search(r"\bkernel_rules\b", body):
                 parts.append(self.rules.digest)
@@ -119,9 +119,8 @@ class DerivedTables:
                 self._make_one(connection, name, body, trace)
 
     def _preparation(self, body: str) -> list[str]:
-        macros = [macro.body for macro in library.load("macros").values()]
         rules = self.rules.statements() if re.search(r"\bkernel_rules\b", body) else []
-        return ["CREATE SCHEMA raw", "CREATE SCHEMA derived", *macros, *rules]
+        return ["CREATE SCHEMA raw", "CREATE SCHEMA derived", *library.scalar_macros(), *rules]
 
     def _make_one(self, connection: duckdb.DuckDBPyConnection, name: str, body: str, trace: StoredTrace) -> None:
         import duckdb

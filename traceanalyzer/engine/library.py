@@ -9,11 +9,14 @@ A header is the run of `--` lines at the top of a file:
     -- Parameters:
     --   threshold_us (number: 0..) = 10: what it does
     --   kind (text: all|kernel) = all: what it does
+    -- Uses: steps, gpu_links when by=step
     -- Empty: what it means that there are no rows; shown as a note when there are none (can be left out).
+    -- Missing: total_ns: what it means that this column is NULL; shown as a note when it is (can be left out).
     -- Example: traceanalyzer query STORE name
     -- Columns:
     --   total_ns (ns, summed): what it holds
 
+`Uses` names derived tables that are needed with one value of a parameter only, so that they are not made without.
 Tables for people show a last row with the sums of the columns that are marked so.
 `Columns: as other_file` stands for the same columns as those of another file.
 """
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,7 +41,8 @@ _USED_PARAMETER: Final = re.compile(r"\$([A-Za-z_]\w*)\b(?!\$)")
 _TEXTS: Final = re.compile(r"""("(?:[^"]|"")*")|'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\2\$""", re.DOTALL)
 _QUERY_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _SUMMED: Final = ", summed"
-_SECTIONS: Final = ("Parameters:", "Empty:", "Example:", "Columns:")
+_SECTIONS: Final = ("Parameters:", "Uses:", "Empty:", "Missing:", "Example:", "Columns:")
+_USES: Final = re.compile(r"([\w, ]+) when (\w+)=(\w+)")
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,15 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Use:
+    """A derived table that a query needs only when a parameter has a value."""
+
+    table: str
+    parameter: str
+    value: str
+
+
+@dataclass(frozen=True)
 class SqlFile:
     """A documented SQL file."""
 
@@ -101,16 +115,37 @@ class SqlFile:
     parameters: tuple[Parameter, ...]
     empty: str
     """What it means that there are no rows."""
+    missing: dict[str, str]
+    """What it means that a column is NULL."""
+    uses: tuple[Use, ...]
     example: str
     columns: tuple[Column, ...]
     body: str
     first_line: int
     """Line of the file in which the body begins."""
 
+    def defaults(self) -> dict[str, str | float | int | bool]:
+        """Return the parameters' defaults."""
+        return {p.name: p.parse(p.default) for p in self.parameters}
+
     def with_defaults(self) -> str:
         """Return the SQL with the parameters' defaults in their places."""
-        values = {p.name: p.parse(p.default) for p in self.parameters}
+        values = self.defaults()
         return _USED_PARAMETER.sub(lambda match: literal(values[match.group(1)]), self.body)
+
+    def unused(self, values: Mapping[str, object]) -> set[str]:
+        """Return the derived tables that are not needed with these values of the parameters."""
+        return {use.table for use in self.uses if str(values[use.parameter]) != use.value}
+
+    @property
+    def is_table_macro(self) -> bool:
+        """Whether a macro gives a table, of views that must be there before it."""
+        return "AS TABLE" in self.body
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a derived table is joined to others only for its columns, and not needed where none is asked for."""
+        return "Joined only where one of its columns is asked for." in self.description
 
     @property
     def is_built_in(self) -> bool:
@@ -149,6 +184,11 @@ def load(kind: str) -> dict[str, SqlFile]:
     `kind` is 'views', 'derived', 'macros', 'queries' or 'checks'.
     """
     return {path.stem: parse(path) for path in sorted((sql_folder() / kind).glob("*.sql"))}
+
+
+def scalar_macros() -> list[str]:
+    """Return the statements that make the macros that need no views."""
+    return [macro.body for macro in load("macros").values() if not macro.is_table_macro]
 
 
 def queries(folder: Path | None = None) -> dict[str, SqlFile]:
@@ -194,7 +234,7 @@ def _own_query(path: Path) -> SqlFile:
 
 def unnamed(text: str, path: Path) -> SqlFile:
     """Return an SQL text of the user's that has no header, to name its file in errors."""
-    return SqlFile(path.stem, path, "", "", (), "", "", (), text, first_line=1)
+    return SqlFile(path.stem, path, "", "", (), "", {}, (), "", (), text, first_line=1)
 
 
 def named_query(name: str, folder: Path | None = None) -> SqlFile:
@@ -224,6 +264,8 @@ def parse(path: Path) -> SqlFile:
         description="\n".join(sections[""]).strip("\n"),
         parameters=tuple(_parameter(path, line) for line in _entries(sections["Parameters:"])),
         empty=" ".join(map(str.strip, sections["Empty:"])).strip(),
+        missing=dict(_missing(path, entry) for entry in _entries(sections["Missing:"])),
+        uses=tuple(use for entry in _entries(sections["Uses:"]) for use in _uses(path, entry)),
         example=" ".join(sections["Example:"]).strip(),
         columns=_columns(path, _entries(sections["Columns:"])),
         body="\n".join(lines[count:]).strip(),
@@ -267,6 +309,21 @@ def _parameter(path: Path, entry: str) -> Parameter:
     except UsageError as error:
         raise ValueError(f"{path}: the default of {error}") from error
     return parameter
+
+
+def _uses(path: Path, entry: str) -> list[Use]:
+    match = _USES.fullmatch(entry)
+    if not match:
+        raise ValueError(f"{path}: '{entry}' is not 'table, table when parameter=value'")
+    tables, parameter, value = match.groups()
+    return [Use(table.strip(), parameter, value) for table in tables.split(",")]
+
+
+def _missing(path: Path, entry: str) -> tuple[str, str]:
+    column, colon, meaning = entry.partition(": ")
+    if not colon or not column.isidentifier():
+        raise ValueError(f"{path}: '{entry}' is not 'column: what it means that it is NULL'")
+    return column, meaning
 
 
 def _columns(path: Path, entries: list[str]) -> tuple[Column, ...]:

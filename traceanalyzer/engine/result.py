@@ -30,6 +30,19 @@ class Result:
     cursor: duckdb.DuckDBPyConnection
     query: library.SqlFile | None = None
     notes: list[str] = field(default_factory=list)
+    _with_null: set[str] = field(default_factory=set)
+    """Columns of which the query's header says what NULL means, and in which one was read."""
+
+    def meanings(self, rows: int) -> list[str]:
+        """Return what the query's header says about the `rows` rows read: that there are none, or values missing."""
+        if not self.query:
+            return []
+        empty = [self.query.empty] if not rows and self.query.empty else []
+        return empty + [f"{column}: {text}" for column, text in self.query.missing.items() if column in self._with_null]
+
+    def _watched(self) -> list[tuple[int, str]]:
+        missing = self.query.missing if self.query else {}
+        return [(n, name) for n, name in enumerate(self.columns) if name in missing and name not in self._with_null]
 
     def batches(self, size: int = 10_000) -> Iterator[list[tuple[object, ...]]]:
         """Yield the rows in batches. Raises QueryError when the query fails on the way."""
@@ -37,6 +50,7 @@ class Result:
 
         try:
             while rows := interruptible(self.cursor, lambda: self.cursor.fetchmany(size)):
+                self._with_null |= {name for n, name in self._watched() if any(row[n] is None for row in rows)}
                 yield rows
         except duckdb.Error as error:
             raise query_error(error, self.query) from error
@@ -59,7 +73,9 @@ class Result:
 
         try:
             while True:
-                yield interruptible(self.cursor, reader.read_next_batch)
+                batch = interruptible(self.cursor, reader.read_next_batch)
+                self._with_null |= {name for n, name in self._watched() if batch.column(n).null_count}
+                yield batch
         except StopIteration:
             return
         except duckdb.Error as error:

@@ -117,7 +117,7 @@ class Session:
         if not query.works_without_gpu and not any(trace.manifest.rows["gpu_events"] for trace in self.traces):
             raise NothingToAnalyse(f"no GPU events in the selected traces: {self._what_is_there()}")
         self._check_query(query)
-        self._views.make(query.body)
+        self._views.make(query.body, query.unused(values), is_reviewed=query.is_built_in)
         result = self._execute(query.body, values, query)
         if values:
             result.notes.append(f"{query.name} with " + ", ".join(f"{name}={value}" for name, value in values.items()))

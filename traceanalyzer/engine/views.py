@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -28,6 +28,15 @@ _WORD: Final = r'(?:"[^"]+"|[A-Za-z_]\w*)'
 _PATH: Final = re.compile(rf"{_WORD}(?:\s*\.\s*{_WORD})*")
 _ASKS_FOR_NAMES: Final = {"information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "show", "pg_catalog"}
 """What asks which views there are."""
+_HANDED_ON: Final = frozenset({"gpu_events", "kernels", "memcpys", "memsets"})
+"""Views that have the columns of optional tables without reading them themselves."""
+_STAR: Final = re.compile(
+    r"(?:\b(?:SELECT|DISTINCT|ALL)|[,.]|(?<!count)\()\s*\*|\bCOLUMNS\b|^\s*(?:FROM|DESCRIBE|SUMMARIZE|TABLE)\b|\(\s*FROM\b",
+    re.IGNORECASE,
+)
+"""What asks for all columns."""
+_TYPES: Final = {"text": "VARCHAR", "boolean": "BOOLEAN", "JSON": "VARCHAR"}
+"""SQL types of columns by their units; all others are numbers."""
 
 
 def names_in(text: str) -> set[str]:
@@ -60,26 +69,32 @@ class Views:
 
     def __post_init__(self) -> None:
         self._bodies = {name: view.body for name, view in library.load("views").items()}
+        self._bodies |= {name: macro.body for name, macro in library.load("macros").items() if macro.is_table_macro}
         for name, query in self.queries.items():
             if name not in self._bodies:  # a view of that name would be hidden from all views beside it
                 self._bodies[f"queries.{name}"] = query.with_defaults()
         for name in _SCHEMAS:
             self.connection.execute(f"CREATE SCHEMA {name}")
-        for macro in library.load("macros").values():
-            self.connection.execute(macro.body)
+        for macro in library.scalar_macros():
+            self.connection.execute(macro)
 
     def _used_by(self, name: str) -> set[str]:
         if name not in self._uses:
             self._uses[name] = names_in(self._bodies[name]) - {name}
         return self._uses[name]
 
-    def make(self, text: str) -> None:
+    def make(self, text: str, unused: Collection[str] = (), *, is_reviewed: bool = False) -> None:
         """Make the views that an SQL text uses, directly or through others, as far as they are not there.
 
+        Derived tables in `unused` are not made: the text names them, but does not read them this time. Neither are
+        optional ones of which it asks no column; `is_reviewed` texts ask for none by `*`.
         Makes all views for a text that asks which there are. Raises InputError when the store is damaged, UsageError
         when queries of the user's use each other in a circle.
         """
         names = names_in(text)
+        if not names & (library.load("derived").keys() | library.load("macros").keys()):
+            asked = [query for name, query in self.queries.items() if f"queries.{name}" in names]
+            unused = {*unused, *(table for query in asked for table in query.unused(query.defaults()))}
         names |= library.load("views").keys() if names & _ASKS_FOR_NAMES else set()
         wanted = sorted(names & self._bodies.keys())
         for name in wanted:  # grows
@@ -90,13 +105,34 @@ class Views:
                 self._stored(f"raw.{table}", self._raw(table))
         for table in library.load("derived"):
             if f"derived.{table}" in names:
-                self._derived(table)
+                if table in unused or not self._is_asked_for(table, text, names, is_reviewed=is_reviewed):
+                    self._placeholder(table)
+                else:
+                    self._derived(table)
         order = graphlib.TopologicalSorter({name: self._used_by(name) & set(wanted) for name in wanted})
         try:
             for name in order.static_order():
                 self._view(name)
         except graphlib.CycleError as error:
             raise UsageError(f"queries use each other in a circle: {' -> '.join(error.args[1])}") from error
+
+    def _is_asked_for(self, table: str, text: str, names: set[str], *, is_reviewed: bool) -> bool:
+        """Say whether a derived table is needed, or an optional one of which a column is asked for."""
+        file = library.load("derived")[table]
+        if not file.is_optional:
+            return True
+        asked = [text, *(self._bodies[name] for name in names if name in self._bodies and name not in _HANDED_ON)]
+        named = set().union(*map(names_in, asked))
+        columns = {column.name for column in file.columns} - set(schema.IDENTITY) - {"event_id"}
+        return bool(columns & named) or (not is_reviewed and bool(_STAR.search(library.without_texts(text))))
+
+    def _placeholder(self, table: str) -> None:
+        """Make a derived table without rows, unless it is there."""
+        if f"derived.{table}" not in self._made:
+            columns = library.load("derived")[table].columns
+            types = {column.name: _TYPES.get(column.unit, "BIGINT") for column in columns} | schema.IDENTITY
+            nothing = ", ".join(f"NULL::{types[column.name]} AS {column.name}" for column in columns)
+            self.connection.execute(f"CREATE OR REPLACE VIEW derived.{table} AS SELECT {nothing} WHERE false")
 
     def _view(self, name: str) -> None:
         import duckdb
@@ -111,7 +147,8 @@ class Views:
 
     def _once(self, name: str, body: str) -> None:
         if name not in self._made:
-            self.connection.execute(f"CREATE VIEW {name} AS {body}")
+            is_macro = name in library.load("macros")
+            self.connection.execute(body if is_macro else f"CREATE OR REPLACE VIEW {name} AS {body}")
             self._made.add(name)
 
     def _stored(self, name: str, body: str) -> None:
