@@ -87,7 +87,7 @@ class Traces:
         else:
             result = self._session.sql(question)
         table = _table(*result.arrow())
-        return Answer(table, [*self._session.caveats(), *result.notes, *result.meanings(table.num_rows)])
+        return Answer(table, [*self._session.caveats(result.query), *result.notes, *result.meanings(table.num_rows)])
 
     def queries(self) -> list[str]:
         """Return the names of the named queries."""

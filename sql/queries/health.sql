@@ -71,7 +71,14 @@ found AS (
     FROM traces
     WHERE repairs > 0
     UNION ALL
-    SELECT t.run, t.collector, t.rank, t.part, 'no GPU events', 'error', 1, 'the trace holds host events only'
+    SELECT
+        t.run, t.collector, t.rank, t.part, 'no GPU events', 'error', 1,
+        CASE
+            WHEN t.collector = 'rocm_trace_lite' AND EXISTS (
+                SELECT 1 FROM annotations AS a WHERE a.trace_id = t.trace_id AND a.run = t.run
+            ) THEN 'the trace holds roctx markers only: with ROCm 10 record with HSA_TOOLS_DISABLE_REGISTER=1'
+            ELSE 'the trace holds host events only'
+        END
     FROM traces AS t
     WHERE NOT EXISTS (
         SELECT 1 FROM gpu_events AS e WHERE e.trace_id = t.trace_id AND e.run = t.run
@@ -156,14 +163,47 @@ found AS (
     GROUP BY run, collector, rank, part
     UNION ALL
     SELECT
-        t.run, t.collector, t.rank, t.part, 'no steps', 'info', 1,
-        'no ProfilerStep annotation: the trace can only be looked at as a whole'
-    FROM traces AS t
+        run, collector, rank, part, 'no steps', 'info', 1,
+        'no annotation and no kernel that marks steps: the trace can only be looked at as a whole'
+    FROM steps
+    WHERE source = 'whole trace'
+    GROUP BY run, collector, rank, part
+    UNION ALL
+    SELECT
+        run, collector, rank, part, 'steps by a marker kernel', 'info', count(*),
+        'steps begin where a kernel comes that is there once or in one burst per step, such as '
+        || left(any_value(marker), 100) || '; timeline -p step_kernel=REGEX takes another'
+    FROM steps
+    WHERE source = 'marker kernel'
+    GROUP BY run, collector, rank, part
+    UNION ALL
+    SELECT
+        s.run, s.collector, s.rank, s.part, 'steps without GPU work', 'warning', count(*),
+        'of ' || any_value(n) || ' steps: nothing ran on a GPU before the next one began'
+    FROM steps AS s
+    JOIN (SELECT run, trace_id, count(*) AS n FROM steps GROUP BY run, trace_id) AS c USING (run, trace_id)
     WHERE NOT EXISTS (
         SELECT 1
-        FROM annotations AS a
-        WHERE a.trace_id = t.trace_id AND a.run = t.run AND a.side = 'cpu' AND starts_with(a.name, 'ProfilerStep#')
+        FROM gpu_events AS e
+        WHERE e.run = s.run AND e.trace_id = s.trace_id AND e.execution_step = s.step
     )
+        AND s.source <> 'whole trace'
+    GROUP BY s.run, s.collector, s.rank, s.part
+    UNION ALL
+    SELECT
+        t.run, t.collector, t.rank, t.part,
+        CASE WHEN c.trace_id IS NULL THEN 'communication not recorded' ELSE 'copies and graphs not recorded' END,
+        CASE WHEN c.trace_id IS NULL THEN 'warning' ELSE 'info' END,
+        1,
+        CASE
+            WHEN c.trace_id IS NULL THEN
+                'no collective in the trace, as in the lite mode of rocm_trace_lite, which sees neither collectives nor'
+                || ' other kernels with a completion signal of their own, nor what graphs replay: idle time holds them'
+            ELSE 'rocm_trace_lite sees no copies by the DMA engines, and what graphs replay in its mode full only'
+        END
+    FROM traces AS t
+    LEFT JOIN (SELECT DISTINCT run, trace_id FROM kernel_names WHERE class = 'communication') AS c USING (run, trace_id)
+    WHERE t.collector = 'rocm_trace_lite'
     UNION ALL
     SELECT
         run, collector, rank, part, 'profiler', 'info', 1,

@@ -86,7 +86,7 @@ def query(
     filters = Filters(tuple(run or ()), tuple(rank or ()), tuple(collector or ()), tuple(device or ()))
     session = Session(Store(store), filters, rules=load(rules), queries=folder, allow_external=allow_external)
     result = session.named(found, parameters) if found else session.sql(text, path)
-    for line in session.caveats():
+    for line in session.caveats(found):
         console.note(line)
     if notes:
         for line in [*session.provenance(), *result.notes]:

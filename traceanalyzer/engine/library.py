@@ -153,6 +153,11 @@ class SqlFile:
         return self.path.is_relative_to(sql_folder())
 
     @property
+    def compares_collectors(self) -> bool:
+        """Whether the query is about the differences between collectors; its header says so."""
+        return "Compares collectors." in self.description
+
+    @property
     def works_without_gpu(self) -> bool:
         """Whether the query has an answer for traces without GPU events; its header says so."""
         return "Works without GPU events." in self.description

@@ -164,14 +164,14 @@ class Session:
         """Close the connection."""
         self._connection.close()
 
-    def caveats(self) -> list[str]:
+    def caveats(self, query: library.SqlFile | None = None) -> list[str]:
         """Return what whoever reads an answer must know about the selected traces: what is missing from them."""
         lines = []
         for what, names in (
             ("run", sorted({trace.identity.run for trace in self.traces})),
             ("collector", sorted({trace.identity.collector for trace in self.traces})),
         ):
-            if len(names) > 1:
+            if len(names) > 1 and not (what == "collector" and query and query.compares_collectors):
                 lines.append(f"the answer spans {len(names)} {what}s ({', '.join(names)}); --{what} chooses")
         for trace in self.traces:
             of, row = trace.identity, trace.manifest.trace
