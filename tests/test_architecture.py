@@ -12,17 +12,18 @@ import traceanalyzer
 PACKAGE = Path(traceanalyzer.__file__).parent
 
 # What each part may import of the others. Parts not named here are leaves: schema, errors, console, output.
-LEAVES = {"schema", "errors", "console", "output", "tables"}
+LEAVES = {"schema", "errors", "console", "output", "tables", "machine"}
 ALLOWED = {
     "schema": set(),
     "errors": set(),
     "console": set(),
     "tables": set(),
+    "machine": set(),
     "output": {"errors", "tables"},
     "api": {"errors", "engine", "store", "tables"},
     "readers": {"schema", "errors"},
     "store": {"schema", "errors"},
-    "engine": {"schema", "errors", "store"},
+    "engine": {"schema", "errors", "machine", "store"},
     "ingest": {"schema", "errors", "store", "readers"},
     "cli": {*LEAVES, "engine", "ingest", "store", "readers"},
     "__main__": {"cli"},

@@ -77,20 +77,21 @@ keyed AS (
     FROM names AS n
     LEFT JOIN cut AS c ON c.run = n.run AND c.cut_key = n.cut_key
 ),
+executed AS MATERIALIZED (
+    -- everything behind this is small: one row per name, device and pair of steps
+    SELECT
+        run, collector, trace_id, device, kind, name, launch_step, execution_step,
+        count(*) AS events, sum(dur_ns) AS total_ns, list(dur_ns) AS durations_ns
+    FROM gpu_events
+    WHERE is_timed(defect)
+        AND run IN (SELECT run FROM recorded)
+    GROUP BY ALL
+),
 ways AS (
     -- steps are those of the launches where launches were recorded
-    SELECT run, trace_id, count(launch_step) > 0.9 * count(*) AS by_launch
-    FROM gpu_events
+    SELECT run, trace_id, COALESCE(sum(events) FILTER (launch_step IS NOT NULL), 0) > 0.9 * sum(events) AS by_launch
+    FROM executed
     GROUP BY run, trace_id
-),
-placed AS (
-    SELECT
-        run, collector, rank, part, trace_id, device, kind, name, dur_ns,
-        CASE WHEN by_launch THEN launch_step ELSE execution_step END AS step
-    FROM gpu_events
-    JOIN recorded USING (run)
-    JOIN ways USING (run, trace_id)
-    WHERE is_timed(defect)
 ),
 steady AS (
     SELECT run, trace_id, step
@@ -99,24 +100,34 @@ steady AS (
         OR row_number() OVER (PARTITION BY run, trace_id ORDER BY step)
             BETWEEN 2 AND count(*) OVER (PARTITION BY run, trace_id) - 1
 ),
+work AS MATERIALIZED (
+    SELECT
+        e.run, e.collector, e.trace_id, device, key, class, category, is_blit, is_unnamed, kind = 'memcpy' AS is_copy,
+        events, total_ns, durations_ns, CASE WHEN by_launch THEN launch_step ELSE execution_step END AS step,
+        s.step IS NOT NULL AS is_steady
+    FROM executed AS e
+    JOIN ways USING (run, trace_id)
+    JOIN keyed USING (run, trace_id, kind, name)
+    LEFT JOIN steady AS s
+        ON s.run = e.run AND s.trace_id = e.trace_id
+        AND s.step = CASE WHEN by_launch THEN launch_step ELSE execution_step END
+),
 places AS (
     -- the steps of each device, in which a kernel can be counted
     SELECT run, collector, trace_id, device, step
-    FROM (SELECT DISTINCT run, collector, trace_id, device FROM placed)
+    FROM (SELECT DISTINCT run, collector, trace_id, device FROM work)
     JOIN steady USING (run, trace_id)
 ),
-work AS (
-    SELECT
-        run, collector, trace_id, device, step, key, dur_ns, class, category, is_blit, is_unnamed,
-        kind = 'memcpy' AS is_copy, (run, trace_id, step) IN (SELECT (run, trace_id, step) FROM steady) AS is_steady
-    FROM placed
-    JOIN keyed USING (run, collector, trace_id, kind, name)
-),
 per_place AS (
-    SELECT run, collector, trace_id, device, step, key, count(*) AS events, sum(dur_ns) AS total_ns
+    SELECT run, collector, trace_id, device, step, key, sum(events)::BIGINT AS events, sum(total_ns) AS total_ns
     FROM work
     WHERE is_steady
     GROUP BY run, collector, trace_id, device, step, key
+),
+medians AS (
+    SELECT run, collector, key, quantile_disc(dur_ns, 0.5) AS median_ns
+    FROM (SELECT run, collector, key, unnest(durations_ns) AS dur_ns FROM work WHERE is_steady)
+    GROUP BY run, collector, key
 ),
 counts AS (
     -- a place without the kernel counts 0
@@ -134,17 +145,19 @@ seen AS (
     SELECT
         run, collector, key, mode(class) AS class, mode(category) AS category, bool_or(is_blit) AS is_blit,
         bool_or(NOT is_blit) AS is_other, bool_or(is_copy) AS is_copy, bool_or(is_unnamed) AS is_unnamed,
-        quantile_disc(dur_ns, 0.5) FILTER (is_steady) AS median_ns,
         bool_or(is_steady) AS is_steady
     FROM work
     GROUP BY run, collector, key
 ),
 graphs AS (
     SELECT DISTINCT e.run, key
-    FROM gpu_events AS e
-    JOIN runtime_calls AS c ON c.run = e.run AND c.trace_id = e.trace_id AND c.event_id = e.runtime_event_id
+    FROM (
+        SELECT run, trace_id, event_id
+        FROM runtime_calls
+        WHERE name IN ('hipGraphLaunch', 'cudaGraphLaunch')
+    ) AS c
+    JOIN gpu_events AS e ON c.run = e.run AND c.trace_id = e.trace_id AND c.event_id = e.runtime_event_id
     JOIN keyed AS k ON k.run = e.run AND k.trace_id = e.trace_id AND k.kind = e.kind AND k.name = e.name
-    WHERE c.name IN ('hipGraphLaunch', 'cudaGraphLaunch')
 ),
 kernels AS (
     SELECT
@@ -168,7 +181,7 @@ limits_of AS (
             WHEN g.key IS NOT NULL THEN 'rocm_trace_lite sees what graphs replay in its mode full only'
         END AS limit_reason
     FROM kernels AS k
-    JOIN (SELECT DISTINCT run, collector FROM placed) USING (run)
+    JOIN (SELECT DISTINCT run, collector FROM work) USING (run)
     LEFT JOIN seen AS s USING (run, key, collector)
     LEFT JOIN graphs AS g USING (run, key)
 ),
@@ -187,6 +200,7 @@ compared AS (
     LEFT JOIN (
         SELECT run, key, collector, median_ns, true AS was_seen, nullif(is_steady, false) AS s_steady
         FROM seen
+        LEFT JOIN medians USING (run, key, collector)
     ) USING (run, key, collector)
 ),
 copies AS (

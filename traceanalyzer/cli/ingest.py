@@ -65,7 +65,8 @@ def ingest(
     Example: traceanalyzer ingest results/ --store mystore --run baseline
     """
     from traceanalyzer.ingest.plan import STDIN, RankChoice, make_plan
-    from traceanalyzer.ingest.run import LEAST_MEMORY, Ingest, Resources, cores, exit_code
+    from traceanalyzer.ingest.run import LEAST_MEMORY, Ingest, Resources, exit_code
+    from traceanalyzer.machine import cores
     from traceanalyzer.store.store import writing
 
     console = Console(quiet=quiet)

@@ -15,6 +15,7 @@ import tempfile
 import time
 import uuid
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from traceanalyzer import schema
 from traceanalyzer.engine import kernel_key, library
 from traceanalyzer.engine.rules import Rules, quoted
 from traceanalyzer.errors import InputError, MachineError
+from traceanalyzer.machine import cores
 from traceanalyzer.store.layout import DERIVED
 from traceanalyzer.store.store import StoredTrace
 
@@ -34,7 +36,7 @@ _USES_RAW: Final = re.compile(r"\braw\.(\w+)")
 _USES_DERIVED: Final = re.compile(r"\bderived\.(\w+)")
 _USES_KEYS: Final = re.compile(r"\bkernel_keys\b")
 _MEMORY: Final = "300MB"
-"""What DuckDB may hold while it makes a table; beyond that it spills to disk."""
+"""What each connection may hold while it makes tables; beyond that it spills to disk."""
 _KEPT_S: Final = 24 * 3600
 """Files that other rules or versions made are kept this long, since somebody may be reading them."""
 
@@ -109,10 +111,22 @@ class DerivedTables:
         return self._keys[name]
 
     def _make(self, name: str, traces: list[StoredTrace]) -> None:
+        """Make a table of several traces, one trace per processor at a time: most of one is not for several threads."""
+        workers = min(len(traces), cores())
+        with ThreadPoolExecutor(workers, "derive") as pool:
+            shares = [traces[n::workers] for n in range(workers)]
+            for done in [pool.submit(self._make_share, name, share, workers) for share in shares]:
+                done.result()
+
+    def _make_share(self, name: str, traces: list[StoredTrace], workers: int) -> None:
         import duckdb
 
         body = library.load("derived")[name].body
-        with duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(spill_folder())}) as connection:
+        threads = max(cores() // workers, 1)
+        spill = str(spill_folder())
+        with duckdb.connect(
+            config={"memory_limit": _MEMORY, "temp_directory": spill, "threads": threads}
+        ) as connection:
             for statement in self._preparation(body):
                 connection.execute(statement)
             for trace in traces:

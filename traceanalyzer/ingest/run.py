@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -145,9 +143,3 @@ def _share_heaps(heaps: int) -> None:
         mallopt(_M_ARENA_MAX, heaps)
         mallopt(*_M_MMAP_THRESHOLD)
         mallopt(*_M_TRIM_THRESHOLD)
-
-
-def cores() -> int:
-    """Return the number of processors this process may use."""
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)  # Linux only
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
