@@ -49,6 +49,7 @@ BENCH_ROCPROFV3 ?= ../shared/traces/rocprofv3-mi350x-train/trace.json.gz
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/run.py --source $(BENCH_TRACE) --bytes $(BENCH_BYTES)
 	$(BIN)/python benchmarks/run_rocprofv3.py --source $(BENCH_ROCPROFV3) --bytes $(BENCH_BYTES)
+	$(BIN)/python benchmarks/run_rocm_trace_lite.py
 
 # FUZZ: how many mutated traces to throw at the reader
 FUZZ ?= 100000

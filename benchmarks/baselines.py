@@ -1,14 +1,16 @@
 """What ingest is measured against; prints seconds of work (interpreter start and imports not counted).
 
-usage: python benchmarks/baselines.py count|orjson FILE [WORKERS]
+usage: python benchmarks/baselines.py count|orjson|sqlite FILE [WORKERS]
 
 count   DuckDB's bare count(*) over the same blocks of the same file, with as many workers: the cost of parsing alone.
 orjson  orjson.loads of the whole file with the garbage collector off: what most Python tools start with.
+sqlite  all rows of a database of rocm_trace_lite as Python tuples, with their names.
 """
 
 from __future__ import annotations
 
 import gc
+import sqlite3
 import sys
 import threading
 import time
@@ -80,8 +82,16 @@ def load(path: Path) -> int:
     return len(orjson.loads(path.read_bytes())["traceEvents"])
 
 
+def rows(path: Path) -> int:
+    """Return the number of operations of a SQLite database, each read as Python objects, with its name."""
+    with sqlite3.connect(path) as connection:
+        names = dict(connection.execute("SELECT id, string FROM rocpd_string"))
+        query = "SELECT gpuId, queueId, start, end, completionSignal, description_id FROM rocpd_op"
+        return sum(bool(names[name]) for *_, name in connection.execute(query))
+
+
 if __name__ == "__main__":
     what, file = sys.argv[1], Path(sys.argv[2])
     started = time.perf_counter()
-    events = count(file, int(sys.argv[3])) if what == "count" else load(file)
+    events = count(file, int(sys.argv[3])) if what == "count" else rows(file) if what == "sqlite" else load(file)
     print(f"{time.perf_counter() - started:.3f} {events}", flush=True)

@@ -266,7 +266,7 @@ def test_what_convert_makes_is_told_from_rocprofv3(tmp_path):
     ],
 )
 def test_geometry(text, sizes):
-    assert geometry(text) == sizes
+    assert list(geometry(text)) == sizes
 
 
 def test_bytes_that_are_not_utf8_and_values_of_other_types(tmp_path):

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -237,13 +237,16 @@ def _args(columns: Columns) -> pa.Array:
     import pyarrow.compute as pc
 
     found = pc.dictionary_encode(columns["signal"])
-    texts = [json.dumps(text) for text in found.dictionary.to_pylist()]
+    texts = [_as_json(text) for text in found.dictionary.to_pylist()]
     signal = pc.take(pa.array(texts, pa.string()), found.indices)
     queue, sequence, roctx = (_texts(columns[name]) for name in ("queue", "sequence", "roctx"))
     return pc.binary_join_element_wise(
         *('{"queueId":', queue, ',"completionSignal":', signal, ',"sequenceId":', sequence, ',"roctxId":', roctx, "}"),
         "",
     )
+
+
+_as_json = lru_cache(maxsize=1 << 16)(json.dumps)
 
 
 def _texts(numbers: pa.Array) -> Any:
@@ -269,18 +272,19 @@ def _geometry(signals: pa.Array) -> Columns:
     }
 
 
-def geometry(text: str | None) -> list[int | None]:
+@lru_cache(maxsize=1 << 16)
+def geometry(text: str | None) -> tuple[int | None, ...]:
     """Return block and grid (in work-items), x to z each, of 'hwq=0x7f wg=256,1,1 grid=65536,1,1'.
 
     >>> geometry("hwq=0x7f wg=256,1,1 grid=65536,2,1")
-    [256, 1, 1, 65536, 2, 1]
+    (256, 1, 1, 65536, 2, 1)
     """
     match = _SIGNAL.match(text or "")
     sizes: list[int | None] = []
     for part in ("wg", "grid"):
         numbers = [integer(n) for n in ((match.group(part) if match else None) or "").split(",")]
         sizes += numbers if len(numbers) == 3 else [None, None, None]
-    return sizes
+    return tuple(sizes)
 
 
 class _RtlFile:
