@@ -3,6 +3,8 @@
 -- `steps_by('')` is `steps` itself. `steps_by('l2norm')` begins a step at each kernel whose name matches the regular
 -- expression (in any case, anywhere in the name); of several in a burst at the first one. A burst begins behind more than
 -- half of the longest distance between two of them; if bursts then differ in size, of the median distance.
+--
+-- Columns: as views/steps
 CREATE OR REPLACE MACRO steps_by(pattern) AS TABLE
 WITH matches AS (
     SELECT

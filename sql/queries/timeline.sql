@@ -29,7 +29,7 @@
 --       waits as communication; or its dispatch and combine kernels too
 --   micro_idle_us (number: 0..) = 0: idle gaps shorter than this many microseconds are micro idle
 --   clip_overruns (boolean) = false: show the figures with overruns clipped next to the recorded ones
--- Uses: steps, gpu_links when by=step
+-- Uses: steps, steps_by, gpu_links when by=step
 -- Missing:
 --   communication_ns: where it is empty, not recorded, rather than 0: rocm_trace_lite cannot see collectives in its
 --     lite mode, and the trace holds none

@@ -16,7 +16,7 @@ A header is the run of `--` lines at the top of a file:
     -- Columns:
     --   total_ns (ns, summed): what it holds
 
-`Uses` names derived tables that are needed with one value of a parameter only, so that they are not made without.
+`Uses` names derived tables and table macros that are needed with one value of a parameter only.
 Tables for people show a last row with the sums of the columns that are marked so.
 `Columns: as other_file` stands for the same columns as those of another file.
 """
@@ -97,7 +97,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Use:
-    """A derived table that a query needs only when a parameter has a value."""
+    """A derived table or table macro that a query needs only when a parameter has a value."""
 
     table: str
     parameter: str
@@ -134,7 +134,7 @@ class SqlFile:
         return _USED_PARAMETER.sub(lambda match: literal(values[match.group(1)]), self.body)
 
     def unused(self, values: Mapping[str, object]) -> set[str]:
-        """Return the derived tables that are not needed with these values of the parameters."""
+        """Return the derived tables and table macros that are not needed with these values of the parameters."""
         return {use.table for use in self.uses if str(values[use.parameter]) != use.value}
 
     @property

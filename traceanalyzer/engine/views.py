@@ -35,6 +35,7 @@ _STAR: Final = re.compile(
     re.IGNORECASE,
 )
 """What asks for all columns."""
+_MACRO: Final = re.compile(r"CREATE OR REPLACE MACRO (\w+\([^)]*\)) AS TABLE")
 _TYPES: Final = {"text": "VARCHAR", "boolean": "BOOLEAN", "JSON": "VARCHAR"}
 """SQL types of columns by their units; all others are numbers."""
 
@@ -86,8 +87,8 @@ class Views:
     def make(self, text: str, unused: Collection[str] = (), *, is_reviewed: bool = False) -> None:
         """Make the views that an SQL text uses, directly or through others, as far as they are not there.
 
-        Derived tables in `unused` are not made: the text names them, but does not read them this time. Neither are
-        optional ones of which it asks no column; `is_reviewed` texts ask for none by `*`.
+        Derived tables and table macros in `unused` are not made, but empty: the text names them, but does not read them
+        this time. So are optional tables of which it asks no column; `is_reviewed` texts ask for none by `*`.
         Makes all views for a text that asks which there are. Raises InputError when the store is damaged, UsageError
         when queries of the user's use each other in a circle.
         """
@@ -98,21 +99,25 @@ class Views:
         names |= library.load("views").keys() if names & _ASKS_FOR_NAMES else set()
         wanted = sorted(names & self._bodies.keys())
         for name in wanted:  # grows
-            names |= self._used_by(name)
-            wanted += sorted((self._used_by(name) & self._bodies.keys()) - set(wanted))
+            used = self._used_by(name) if name not in unused else set()
+            names |= used
+            wanted += sorted((used & self._bodies.keys()) - set(wanted))
         for table in schema.STORED:
             if f"raw.{table}" in names:
                 self._stored(f"raw.{table}", self._raw(table))
         for table in library.load("derived"):
             if f"derived.{table}" in names:
                 if table in unused or not self._is_asked_for(table, text, names, is_reviewed=is_reviewed):
-                    self._placeholder(table)
+                    self._placeholder(library.load("derived")[table])
                 else:
                     self._derived(table)
         order = graphlib.TopologicalSorter({name: self._used_by(name) & set(wanted) for name in wanted})
         try:
             for name in order.static_order():
-                self._view(name)
+                if name in unused:
+                    self._placeholder(library.load("macros")[name])
+                else:
+                    self._view(name)
         except graphlib.CycleError as error:
             raise UsageError(f"queries use each other in a circle: {' -> '.join(error.args[1])}") from error
 
@@ -126,13 +131,15 @@ class Views:
         columns = {column.name for column in file.columns} - set(schema.IDENTITY) - {"event_id"}
         return bool(columns & named) or (not is_reviewed and bool(_STAR.search(library.without_texts(text))))
 
-    def _placeholder(self, table: str) -> None:
-        """Make a derived table without rows, unless it is there."""
-        if f"derived.{table}" not in self._made:
-            columns = library.load("derived")[table].columns
-            types = {column.name: _TYPES.get(column.unit, "BIGINT") for column in columns} | schema.IDENTITY
-            nothing = ", ".join(f"NULL::{types[column.name]} AS {column.name}" for column in columns)
-            self.connection.execute(f"CREATE OR REPLACE VIEW derived.{table} AS SELECT {nothing} WHERE false")
+    def _placeholder(self, file: library.SqlFile) -> None:
+        """Make a derived table or table macro without rows, unless the real one is there: that plans in no time."""
+        types = {column.name: _TYPES.get(column.unit, "BIGINT") for column in file.columns} | schema.IDENTITY
+        nothing = ", ".join(f"NULL::{types[column.name]} AS {column.name}" for column in file.columns)
+        macro = _MACRO.match(file.body)
+        name = file.name if macro else f"derived.{file.name}"
+        if name not in self._made:
+            what = f"MACRO {macro.group(1)} AS TABLE" if macro else f"VIEW {name} AS"
+            self.connection.execute(f"CREATE OR REPLACE {what} SELECT {nothing} WHERE false")
 
     def _view(self, name: str) -> None:
         import duckdb
