@@ -68,4 +68,4 @@ SELECT
     run, collector, rank, part, trace_id, step, device, start_ns, end_ns - start_ns AS dur_ns, end_ns,
     launch_ns AS launch_start_ns, 'marker kernel' AS source, name AS marker
 FROM marked
-LEFT JOIN derived.gpu_links USING (run, trace_id, event_id);
+LEFT JOIN derived.gpu_launches USING (run, trace_id, event_id);

@@ -29,7 +29,7 @@
 --       waits as communication; or its dispatch and combine kernels too
 --   micro_idle_us (number: 0..) = 0: idle gaps shorter than this many microseconds are micro idle
 --   clip_overruns (boolean) = false: show the figures with overruns clipped next to the recorded ones
--- Uses: steps, steps_by, gpu_links when by=step
+-- Uses: steps, steps_by, gpu_launches when by=step
 -- Missing:
 --   communication_ns: where it is empty, not recorded, rather than 0: rocm_trace_lite cannot see collectives in its
 --     lite mode, and the trace holds none
@@ -111,7 +111,7 @@ placed AS (
     SELECT
         e.trace_number, e.device, e.start_ns, e.end_ns, clipped_dur_ns, counted_class,
         CASE WHEN launch_end_ns IS NULL OR launch_ns < launch_end_ns THEN ordinal END AS launched
-    FROM (FROM classed LEFT JOIN derived.gpu_links USING (run, trace_id, event_id)) AS e
+    FROM (FROM classed LEFT JOIN derived.gpu_launches USING (run, trace_id, event_id)) AS e
     ASOF LEFT JOIN (FROM device_steps WHERE launch_start_ns IS NOT NULL AND NOT is_clipped) AS s
         ON s.trace_number = e.trace_number AND s.device = e.device AND s.launch_start_ns <= e.launch_ns
     WHERE $by = 'step' AND $step_rule = 'launch'

@@ -17,6 +17,10 @@
 --   start_ns (ns): start on the trace's own clock
 --   dur_ns (ns): duration
 --   end_ns (ns): end, start_ns + dur_ns
+--   parent_event_id (number): event_id of the innermost host range around it (operator, annotation, call, Python frame)
+--   depth (number): how many host ranges are around it on its thread
+--   node_event_id (number): event_id of the innermost `autograd::engine::evaluate_function: ...` around it, itself included
+--   module_event_id (number): event_id in `python_calls` of the innermost nn.Module call around it
 --   external_id (number): id that ties an operator to what it launched, as the profiler gave it
 --   sequence_number (number): pairs a forward operator with its backward
 --   forward_tid (number): thread of the forward operator, on backward operators
@@ -32,5 +36,6 @@ SELECT
     CASE WHEN TRY_CAST(pid AS BIGINT) IS NULL THEN pid END AS pid_text,
     CASE WHEN TRY_CAST(tid AS BIGINT) IS NULL THEN tid END AS tid_text,
     start_ns, dur_ns, start_ns + dur_ns AS end_ns,
-    external_id, sequence_number, forward_tid, input_dims, input_types, input_strides, concrete_inputs, args
+    parent_event_id, depth, node_event_id, module_event_id, external_id, sequence_number, forward_tid, input_dims, input_types, input_strides, concrete_inputs, args
 FROM raw.cpu_ops
+LEFT JOIN derived.host_tree USING (run, trace_id, event_id)

@@ -39,7 +39,9 @@
 --       'impossible_timestamp' (beyond any clock, or more than a day away from the trace's other GPU work),
 --       'overrun' (reaches at least 100 ms into later work of its stream and covers at least two events of it whole)
 --   clipped_dur_ns (ns): dur_ns; of an overrun, only up to the next start on its stream
+--   is_linked (boolean): the runtime call that launched it was recorded
 --   runtime_event_id (number): event_id of the call in `runtime_calls` that launched it, NULL when that was not recorded
+--   op_event_id (number): event_id of the operator in `cpu_ops` that launched it, NULL when there is none or not known
 --   launch_step (number): step (of `steps`) that launched it, NULL when not known
 --   execution_step (number): step in which it started, NULL before the first one
 --   args (JSON): all arguments as recorded
@@ -59,11 +61,13 @@ geometry AS (
         CASE WHEN is_swapped THEN block_z ELSE grid_z END AS extent_z,
         COALESCE(in_work_items, false) AS in_work_items,
         COALESCE(e.defect, c.defect) AS judged_defect,
-        next_start_ns, runtime_event_id, launch_step, execution_step
+        next_start_ns, COALESCE(is_linked, false) AS is_linked, runtime_event_id, op_event_id, launch_step, execution_step
     FROM raw.gpu_events AS e
     LEFT JOIN categories AS n ON n.kind = e.kind AND n.name IS NOT DISTINCT FROM e.name
     LEFT JOIN derived.gpu_corrections AS c USING (run, trace_id, event_id)
-    LEFT JOIN derived.gpu_links USING (run, trace_id, event_id)
+    LEFT JOIN derived.gpu_launches USING (run, trace_id, event_id)
+    LEFT JOIN derived.gpu_steps USING (run, trace_id, event_id)
+    LEFT JOIN derived.gpu_owners USING (run, trace_id, event_id)
 )
 SELECT
     run, collector, rank, part, trace_id, event_id, kind, name, kernel_key,
@@ -77,5 +81,5 @@ SELECT
     threads_x AS block_x, threads_y AS block_y, threads_z AS block_z,
     bytes, judged_defect AS defect,
     CASE judged_defect WHEN 'overrun' THEN next_start_ns - start_ns ELSE dur_ns END AS clipped_dur_ns,
-    runtime_event_id, launch_step, execution_step, args
+    is_linked, runtime_event_id, op_event_id, launch_step, execution_step, args
 FROM geometry

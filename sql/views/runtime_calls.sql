@@ -18,6 +18,7 @@
 --   start_ns (ns): start on the trace's own clock
 --   dur_ns (ns): duration
 --   end_ns (ns): end, start_ns + dur_ns
+--   op_event_id (number): event_id of the innermost operator around it, NULL when there is none
 --   correlation_id (number): shared with the GPU work that the call launched; 0 and -1 mean none
 --   external_id (number): id that ties an operator to what it launched, as the profiler gave it
 --   args (JSON): all arguments as recorded
@@ -28,5 +29,6 @@ SELECT
     CASE WHEN TRY_CAST(pid AS BIGINT) IS NULL THEN pid END AS pid_text,
     CASE WHEN TRY_CAST(tid AS BIGINT) IS NULL THEN tid END AS tid_text,
     start_ns, dur_ns, start_ns + dur_ns AS end_ns,
-    correlation_id, external_id, args
+    op_event_id, correlation_id, external_id, args
 FROM raw.runtime_calls
+LEFT JOIN derived.host_tree USING (run, trace_id, event_id)

@@ -314,7 +314,7 @@ def test_what_no_answer_needs_is_not_made(store_of):
     session.sql("SELECT count(*), sum(dur_ns * 2) FROM gpu_events").batches()
     assert made() == {"kernel_names", "gpu_corrections"}
     found.session().sql("SELECT launch_step FROM kernels")
-    assert made() == {"kernel_names", "gpu_corrections", "steps", "gpu_links"}
+    assert made() == {"kernel_names", "gpu_corrections", "steps", "gpu_launches", "gpu_steps"}
 
 
 def test_a_session_gets_what_it_did_not_need_before(store_of):

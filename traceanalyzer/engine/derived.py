@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from traceanalyzer import schema
-from traceanalyzer.engine import kernel_key, library
+from traceanalyzer.engine import kernel_key, library, nesting
 from traceanalyzer.engine.rules import Rules, quoted
 from traceanalyzer.errors import InputError, MachineError
 from traceanalyzer.machine import cores
@@ -31,12 +31,16 @@ from traceanalyzer.store.store import StoredTrace
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 _USES_RAW: Final = re.compile(r"\braw\.(\w+)")
 _USES_DERIVED: Final = re.compile(r"\bderived\.(\w+)")
-_USES_KEYS: Final = re.compile(r"\bkernel_keys\b")
+_MODULES: Final = {"kernel_keys": kernel_key, "nesting": nesting}
+"""Tables that SQL may use, and the modules that make them: what SQL would do badly."""
 _MEMORY: Final = "300MB"
 """What each connection may hold while it makes tables; beyond that it spills to disk."""
+_PIECE: Final = 65_536
+"""Rows that are nested at a time."""
 _KEPT_S: Final = 24 * 3600
 """Files that other rules or versions made are kept this long, since somebody may be reading them."""
 
@@ -44,6 +48,19 @@ _KEPT_S: Final = 24 * 3600
 def used(body: str) -> list[str]:
     """Return the derived tables that an SQL text names, in order."""
     return sorted(set(_USES_DERIVED.findall(body)))
+
+
+def uses(body: str, word: str) -> bool:
+    """Say whether an SQL text uses a table of that name."""
+    return re.search(rf"\b{word}\b", body) is not None
+
+
+def _nested(cursor: duckdb.DuckDBPyConnection, ranges: str) -> pa.RecordBatchReader:
+    """Return the nesting of the ranges that a query gives, read and computed piece by piece."""
+    import pyarrow as pa
+
+    reader: pa.RecordBatchReader = cursor.sql(ranges).to_arrow_reader(_PIECE)
+    return pa.RecordBatchReader.from_batches(nesting.schema(), nesting.nested(reader))
 
 
 @dataclass
@@ -103,10 +120,9 @@ class DerivedTables:
             body = library.load("derived")[name].body
             parts = [str(schema.VERSION), body, *library.scalar_macros()]
             parts += [self._key(needed) for needed in used(body)]
-            if re.search(r"\bkernel_rules\b", body):
+            if uses(body, "kernel_rules"):
                 parts.append(self.rules.digest)
-            if _USES_KEYS.search(body):
-                parts.append(inspect.getsource(kernel_key))
+            parts += [inspect.getsource(module) for word, module in _MODULES.items() if uses(body, word)]
             self._keys[name] = xxhash.xxh3_64_hexdigest("\0".join(parts).encode())
         return self._keys[name]
 
@@ -133,7 +149,7 @@ class DerivedTables:
                 self._make_one(connection, name, body, trace)
 
     def _preparation(self, body: str) -> list[str]:
-        rules = self.rules.statements() if re.search(r"\bkernel_rules\b", body) else []
+        rules = self.rules.statements() if uses(body, "kernel_rules") else []
         return ["CREATE SCHEMA raw", "CREATE SCHEMA derived", *library.scalar_macros(), *rules]
 
     def _make_one(self, connection: duckdb.DuckDBPyConnection, name: str, body: str, trace: StoredTrace) -> None:
@@ -146,9 +162,12 @@ class DerivedTables:
         try:
             for table, file in sources.items():
                 connection.execute(f"CREATE OR REPLACE VIEW {table} AS {reading([file])}")
-            if _USES_KEYS.search(body):
+            if uses(body, "kernel_keys"):
                 names = connection.execute("SELECT DISTINCT name FROM raw.gpu_events").fetchall()
                 connection.register("kernel_keys", kernel_key.table(name for (name,) in names))
+            if uses(body, "nesting"):  # the first statement says of what
+                ranges, _, body = body.partition(";")
+                connection.register("nesting", _nested(connection.cursor(), ranges))
             path.parent.mkdir(parents=True, exist_ok=True)
             connection.execute(f"COPY ({body}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
             with temporary.open("rb") as written:  # on the disk before it is seen

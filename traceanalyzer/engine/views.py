@@ -28,7 +28,7 @@ _WORD: Final = r'(?:"[^"]+"|[A-Za-z_]\w*)'
 _PATH: Final = re.compile(rf"{_WORD}(?:\s*\.\s*{_WORD})*")
 _ASKS_FOR_NAMES: Final = {"information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "show", "pg_catalog"}
 """What asks which views there are."""
-_HANDED_ON: Final = frozenset({"gpu_events", "kernels", "memcpys", "memsets"})
+_HANDED_ON: Final = frozenset({"gpu_events", "kernels", "memcpys", "memsets", "cpu_ops", "runtime_calls"})
 """Views that have the columns of optional tables without reading them themselves."""
 _STAR: Final = re.compile(
     r"(?:\b(?:SELECT|DISTINCT|ALL)|[,.]|(?<!count)\()\s*\*|\bCOLUMNS\b|^\s*(?:FROM|DESCRIBE|SUMMARIZE|TABLE)\b|\(\s*FROM\b",
