@@ -13,9 +13,9 @@
 --   annotation_event_id (number): event_id of the innermost annotation around the launch
 --   frame_event_id (number): event_id of the innermost Python frame around the launch
 --   module_event_id (number): event_id of the innermost nn.Module call around the launch
---   path (JSON): event_ids of the operators around the launch, outermost first
+--   op_path (JSON): event_ids of the operators around the launch, outermost first
 WITH of_calls AS (
-    SELECT l.event_id, op_event_id, node_event_id, annotation_event_id, frame_event_id, module_event_id, path
+    SELECT l.event_id, op_event_id, node_event_id, annotation_event_id, frame_event_id, module_event_id, op_path
     FROM derived.gpu_launches AS l
     JOIN derived.host_tree AS t ON t.event_id = l.runtime_event_id
 ),
@@ -33,13 +33,13 @@ of_ids AS (
     WHERE e.event_id NOT IN (SELECT event_id FROM derived.gpu_launches)
 )
 SELECT
-    run, trace_id, event_id, op_event_id, node_event_id, annotation_event_id, frame_event_id, module_event_id, path
+    run, trace_id, event_id, op_event_id, node_event_id, annotation_event_id, frame_event_id, module_event_id, op_path
 FROM (
     FROM of_calls
     UNION ALL
     SELECT
         event_id, op_event_id, node_event_id, annotation_event_id, frame_event_id, module_event_id,
-        [op_event_id] AS path
+        [op_event_id] AS op_path
     FROM of_ids
 )
 CROSS JOIN (SELECT run, trace_id FROM raw.traces)

@@ -18,7 +18,7 @@
 --   frame_event_id (number): event_id of the innermost Python frame
 --   module_event_id (number): event_id of the innermost nn.Module call
 --   is_crossing (boolean): it ends behind the range in which it began
---   path (JSON): of a runtime call, the event_ids of the operators around it, outermost first
+--   op_path (JSON): of a runtime call, the event_ids of the operators around it, outermost first
 WITH ranges AS (
     SELECT
         event_id, pid, tid, start_ns, start_ns + dur_ns AS end_ns,
@@ -52,6 +52,6 @@ ORDER BY thread, start_ns, end_ns DESC, event_id;
 
 SELECT
     run, trace_id, event_id, parent_event_id, depth, op_event_id, node_event_id, annotation_event_id, frame_event_id,
-    module_event_id, is_crossing, path
+    module_event_id, is_crossing, op_path
 FROM nesting
 CROSS JOIN (SELECT run, trace_id FROM raw.traces)

@@ -25,11 +25,13 @@
 --   step_rule (text: execution|launch) = execution: with by=step, by when work ran or by what launched it
 --   step_kernel (text) = : with by=step, steps begin with the kernels that match this regular expression
 --   comm_rule (text: rules|tracelens) = rules: what is communication: by the rules, or by TraceLens' names alone
+--   linked_only (boolean) = false: only what TraceLens links to a launch (see the derived table tracelens_links), as its
+--       gpu_timeline does unless told otherwise
 --   fused (text: computation|waits|communication) = computation: MegaMoE kernels as computation; its prologue and epoch
 --       waits as communication; or its dispatch and combine kernels too
 --   micro_idle_us (number: 0..) = 0: idle gaps shorter than this many microseconds are micro idle
 --   clip_overruns (boolean) = false: show the figures with overruns clipped next to the recorded ones
--- Uses: steps, steps_by, gpu_launches when by=step
+-- Uses: steps, steps_by, gpu_launches when by=step; tracelens_links when linked_only=true
 -- Missing:
 --   communication_ns: where it is empty, not recorded, rather than 0: rocm_trace_lite cannot see collectives in its
 --     lite mode, and the trace holds none
@@ -80,6 +82,11 @@ classed AS (
     FROM gpu_events
     JOIN numbered USING (run, trace_id)
     WHERE is_timed(defect)
+        AND (NOT $linked_only OR event_id IN (
+            SELECT l.event_id
+            FROM derived.tracelens_links AS l
+            WHERE l.run = gpu_events.run AND l.trace_id = gpu_events.trace_id
+        ))
 ),
 devices AS (
     SELECT

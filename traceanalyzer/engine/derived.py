@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _USES_RAW: Final = re.compile(r"\braw\.(\w+)")
 _USES_DERIVED: Final = re.compile(r"\bderived\.(\w+)")
-_MODULES: Final = {"kernel_keys": kernel_key, "nesting": nesting}
+_MODULES: Final = {"kernel_keys": kernel_key, "nesting": nesting, "tracelens_nesting": nesting}
 """Tables that SQL may use, and the modules that make them: what SQL would do badly."""
 _MEMORY: Final = "300MB"
 """What each connection may hold while it makes tables; beyond that it spills to disk."""
@@ -55,12 +55,13 @@ def uses(body: str, word: str) -> bool:
     return re.search(rf"\b{word}\b", body) is not None
 
 
-def _nested(cursor: duckdb.DuckDBPyConnection, ranges: str) -> pa.RecordBatchReader:
+def _nested(cursor: duckdb.DuckDBPyConnection, ranges: str, table: str) -> pa.RecordBatchReader:
     """Return the nesting of the ranges that a query gives, read and computed piece by piece."""
     import pyarrow as pa
 
     reader: pa.RecordBatchReader = cursor.sql(ranges).to_arrow_reader(_PIECE)
-    return pa.RecordBatchReader.from_batches(nesting.schema(), nesting.nested(reader))
+    found = nesting.nested(reader, as_tracelens=table == "tracelens_nesting")
+    return pa.RecordBatchReader.from_batches(nesting.schema(), found)
 
 
 @dataclass
@@ -165,9 +166,10 @@ class DerivedTables:
             if uses(body, "kernel_keys"):
                 names = connection.execute("SELECT DISTINCT name FROM raw.gpu_events").fetchall()
                 connection.register("kernel_keys", kernel_key.table(name for (name,) in names))
-            if uses(body, "nesting"):  # the first statement says of what
-                ranges, _, body = body.partition(";")
-                connection.register("nesting", _nested(connection.cursor(), ranges))
+            for table in ("nesting", "tracelens_nesting"):
+                if uses(body, table):  # the first statement says of what
+                    ranges, _, body = body.partition(";")
+                    connection.register(table, _nested(connection.cursor(), ranges, table))
             path.parent.mkdir(parents=True, exist_ok=True)
             connection.execute(f"COPY ({body}) TO {quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
             with temporary.open("rb") as written:  # on the disk before it is seen

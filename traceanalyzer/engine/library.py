@@ -9,7 +9,7 @@ A header is the run of `--` lines at the top of a file:
     -- Parameters:
     --   threshold_us (number: 0..) = 10: what it does
     --   kind (text: all|kernel) = all: what it does
-    -- Uses: steps, gpu_links when by=step
+    -- Uses: steps when by=step; links when linked=true
     -- Empty: what it means that there are no rows; shown as a note when there are none (can be left out).
     -- Missing: total_ns: what it means that this column is NULL; shown as a note when it is (can be left out).
     -- Example: traceanalyzer query STORE name
@@ -135,7 +135,7 @@ class SqlFile:
 
     def unused(self, values: Mapping[str, object]) -> set[str]:
         """Return the derived tables and table macros that are not needed with these values of the parameters."""
-        return {use.table for use in self.uses if str(values[use.parameter]) != use.value}
+        return {use.table for use in self.uses if str(values[use.parameter]).lower() != use.value}
 
     @property
     def is_table_macro(self) -> bool:
@@ -270,7 +270,9 @@ def parse(path: Path) -> SqlFile:
         parameters=tuple(_parameter(path, line) for line in _entries(sections["Parameters:"])),
         empty=" ".join(map(str.strip, sections["Empty:"])).strip(),
         missing=dict(_missing(path, entry) for entry in _entries(sections["Missing:"])),
-        uses=tuple(use for entry in _entries(sections["Uses:"]) for use in _uses(path, entry)),
+        uses=tuple(
+            use for entry in " ".join(map(str.strip, sections["Uses:"])).split(";") for use in _uses(path, entry)
+        ),
         example=" ".join(sections["Example:"]).strip(),
         columns=_columns(path, _entries(sections["Columns:"])),
         body="\n".join(lines[count:]).strip(),
@@ -317,7 +319,9 @@ def _parameter(path: Path, entry: str) -> Parameter:
 
 
 def _uses(path: Path, entry: str) -> list[Use]:
-    match = _USES.fullmatch(entry)
+    if not entry.strip():
+        return []
+    match = _USES.fullmatch(entry.strip())
     if not match:
         raise ValueError(f"{path}: '{entry}' is not 'table, table when parameter=value'")
     tables, parameter, value = match.groups()

@@ -52,15 +52,17 @@ class _Rows:
     frame_event_id: list[int | None] = field(default_factory=list)
     module_event_id: list[int | None] = field(default_factory=list)
     is_crossing: list[bool] = field(default_factory=list)
-    path: list[tuple[int, ...] | None] = field(default_factory=list)
+    op_path: list[tuple[int, ...] | None] = field(default_factory=list)
 
 
-def nested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def nested(batches: Iterable[pa.RecordBatch], *, as_tracelens: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield parent, depth and surroundings of host ranges.
 
     In: thread, event_id, role, start_ns, end_ns; in the order of thread, start, end (the later one first), event_id.
+    With `as_tracelens`, which sorts by start and event_id only, a range that ends behind its parent is its neighbour
+    where two or more are open and the parent ends within a microsecond; else it is in no tree.
     Out: `SCHEMA`, for all ranges but plain Python frames, in the same order. The operator, node, annotation, frame and
-    module are those around or at the range; `path` has the operators around a runtime call, outermost first.
+    module are those around or at the range; `op_path` has the operators around a runtime call, outermost first.
     """
     import pyarrow as pa
 
@@ -75,10 +77,17 @@ def nested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             while stack and start >= stack[-1].end_ns:
                 stack.pop()
             while stack and end > stack[-1].end_ns:
+                if as_tracelens:
+                    crosses = len(stack) < 2 or stack[-1].end_ns - start >= _CROSSING_NS
+                    if not crosses:
+                        stack.pop()
+                    break
                 if stack[-1].end_ns - start >= _CROSSING_NS:
                     crosses, end = True, stack[-1].end_ns  # what comes behind the parent is not within
                     break
                 stack.pop()
+            if crosses and as_tracelens:
+                continue
             around = stack[-1] if stack else _NOTHING
             within = _within(around, event_id, role, end)
             if role != FRAME:
@@ -98,7 +107,7 @@ def schema() -> pa.Schema:
 def _types() -> list[tuple[str, pa.DataType]]:
     import pyarrow as pa
 
-    special = {"is_crossing": pa.bool_(), "path": pa.list_(pa.int64())}
+    special = {"is_crossing": pa.bool_(), "op_path": pa.list_(pa.int64())}
     return [(name, special.get(name, pa.int64())) for name in _Rows.__dataclass_fields__]
 
 
@@ -127,4 +136,4 @@ def _add(rows: _Rows, around: _Open, within: _Open, role: int, depth: int, cross
     rows.frame_event_id.append(within.frame)
     rows.module_event_id.append(within.module)
     rows.is_crossing.append(crosses)
-    rows.path.append(within.path if role == CALL else None)
+    rows.op_path.append(within.path if role == CALL else None)

@@ -128,6 +128,8 @@ class Views:
             return True
         asked = [text, *(self._bodies[name] for name in names if name in self._bodies and name not in _HANDED_ON)]
         named = set().union(*map(names_in, asked))
+        if f"derived.{table}" in named:
+            return True
         columns = {column.name for column in file.columns} - set(schema.IDENTITY) - {"event_id"}
         return bool(columns & named) or (not is_reviewed and bool(_STAR.search(library.without_texts(text))))
 
