@@ -17,8 +17,9 @@
 --   annotation_event_id (number): event_id of the innermost annotation
 --   frame_event_id (number): event_id of the innermost Python frame
 --   module_event_id (number): event_id of the innermost nn.Module call
+--   recompute_event_id (number): event_id of the Python frame of a checkpoint that computes its part again
 --   is_crossing (boolean): it ends behind the range in which it began
---   op_path (JSON): of a runtime call, the event_ids of the operators around it, outermost first
+--   op_path (numbers): of a runtime call, the event_ids of the operators around it, outermost first
 WITH ranges AS (
     SELECT
         event_id, pid, tid, start_ns, start_ns + dur_ns AS end_ns,
@@ -37,7 +38,11 @@ WITH ranges AS (
     UNION ALL
     SELECT
         event_id, pid, tid, start_ns, start_ns + dur_ns AS end_ns,
-        CASE WHEN starts_with(name, 'nn.Module: ') THEN 5 ELSE 4 END AS role
+        CASE
+            WHEN starts_with(name, 'nn.Module: ') THEN 5
+            WHEN contains(name, 'torch/utils/checkpoint.py') AND contains(name, 'recompute_fn') THEN 6
+            ELSE 4
+        END AS role
     FROM raw.python_calls
     WHERE dur_ns >= 0
 ),
@@ -52,6 +57,6 @@ ORDER BY thread, start_ns, end_ns DESC, event_id;
 
 SELECT
     run, trace_id, event_id, parent_event_id, depth, op_event_id, node_event_id, annotation_event_id, frame_event_id,
-    module_event_id, is_crossing, op_path
+    module_event_id, recompute_event_id, is_crossing, op_path
 FROM nesting
 CROSS JOIN (SELECT run, trace_id FROM raw.traces)

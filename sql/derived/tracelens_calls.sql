@@ -8,7 +8,7 @@
 --   run (text): name of the training run
 --   trace_id (text): short hash of the trace's content
 --   event_id (number): ordinal of the call in the trace file, from 0
---   tracelens_path (JSON): event_ids of the operators around it, outermost first
+--   tracelens_path (numbers): event_ids of the operators around it, outermost first
 WITH ranges AS (
     SELECT event_id, pid, tid, start_ns, start_ns + dur_ns AS end_ns, CASE name WHEN 'execute' THEN 4 ELSE 0 END AS role
     FROM raw.cpu_ops

@@ -10,7 +10,7 @@
 --
 -- Parameters:
 --   link_rule (text: correlation|tracelens) = correlation: which launch a kernel belongs to
--- Uses: tracelens_links, tracelens_calls when link_rule=tracelens
+-- Uses: tracelens_links, tracelens_calls when link_rule=tracelens; gpu_owners, gpu_launches when link_rule=correlation
 -- Example: traceanalyzer query STORE op_summary --rank 0
 -- Columns:
 --   run (text): name of the training run
@@ -24,38 +24,26 @@
 --   subtree_ns (ns): the same with what operators within it launched, and collectives
 --   share (share, summed): of the direct time of all operators
 WITH linked AS (
+    -- the call and the operators around it, outermost first
     SELECT
-        e.run, e.collector, e.rank, e.part, e.trace_id, e.event_id, e.start_ns, e.end_ns,
+        e.run, e.collector, e.rank, e.part, e.trace_id, e.start_ns, e.end_ns,
         CASE $link_rule WHEN 'tracelens' THEN l.tracelens_runtime_event_id ELSE e.runtime_event_id END AS call_event_id,
-        CASE WHEN $link_rule = 'correlation' THEN e.op_event_id END AS op_event_id,
+        CASE $link_rule WHEN 'tracelens' THEN t.tracelens_path ELSE g.op_path END AS op_path,
         CASE $link_rule WHEN 'tracelens' THEN e.tracelens_class ELSE e.class END = 'communication' AS communicates
     FROM gpu_events AS e
-    LEFT JOIN derived.tracelens_links AS l USING (run, trace_id, event_id)
+    LEFT JOIN derived.gpu_owners AS g ON g.run = e.run AND g.trace_id = e.trace_id AND g.event_id = e.event_id
+    LEFT JOIN derived.tracelens_links AS l ON l.run = e.run AND l.trace_id = e.trace_id AND l.event_id = e.event_id
+    LEFT JOIN derived.tracelens_calls AS t
+        ON t.run = l.run AND t.trace_id = l.trace_id AND t.event_id = l.tracelens_runtime_event_id
     WHERE is_timed(e.defect)
         AND ($link_rule = 'correlation' OR l.tracelens_runtime_event_id IS NOT NULL)
 ),
-calls AS (
-    SELECT c.run, c.trace_id, c.event_id AS call_event_id, c.name AS call_name
-    FROM runtime_calls AS c
-    WHERE (c.run, c.trace_id, c.event_id) IN (SELECT (run, trace_id, call_event_id) FROM linked)
-),
-around AS (
-    -- the operators around each call, outermost first
-    SELECT run, trace_id, event_id AS call_event_id, op_path AS path
-    FROM derived.host_tree
-    WHERE $link_rule = 'correlation' AND op_path <> []
-    UNION ALL
-    SELECT run, trace_id, event_id AS call_event_id, tracelens_path AS path
-    FROM derived.tracelens_calls
-    WHERE $link_rule = 'tracelens' AND tracelens_path <> []
-),
 placed AS (
     SELECT
-        l.*, COALESCE(a.path[-1], l.op_event_id, l.call_event_id, -1) AS launcher,
-        COALESCE(a.path, CASE WHEN l.op_event_id IS NOT NULL THEN [l.op_event_id] END, [COALESCE(l.call_event_id, -1)])
-            AS path
-    FROM linked AS l
-    LEFT JOIN around AS a USING (run, trace_id, call_event_id)
+        run, collector, rank, part, trace_id, start_ns, end_ns, communicates,
+        COALESCE(op_path[-1], call_event_id, -1) AS launcher,
+        CASE WHEN len(op_path) > 0 THEN op_path ELSE [COALESCE(call_event_id, -1)] END AS path
+    FROM linked
 ),
 launchers AS (
     SELECT run, trace_id, launcher, any_value(collector) AS collector, any_value(rank) AS rank, any_value(part) AS part
@@ -98,7 +86,7 @@ subtree AS (
 names AS (
     SELECT run, trace_id, event_id AS launcher, name FROM cpu_ops
     UNION ALL
-    SELECT run, trace_id, call_event_id AS launcher, call_name AS name FROM calls
+    SELECT run, trace_id, event_id AS launcher, name FROM runtime_calls
 )
 SELECT
     run, collector, rank, part, name AS op, count(*) AS calls, sum(events)::BIGINT AS events,

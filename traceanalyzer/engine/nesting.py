@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OP, NODE, CALL, ANNOTATION, FRAME, MODULE = range(6)
+OP, NODE, CALL, ANNOTATION, FRAME, MODULE, RECOMPUTE = range(7)
 """Roles of ranges: an operator, the engine's span around an autograd node, a runtime call, an annotation, a Python
-frame, an nn.Module's frame."""
+frame, an nn.Module's frame, the frame of a checkpoint's recomputation."""
 _CROSSING_NS: Final = 1_000
 """A range that begins so shortly before another ends, and ends behind it, is its neighbour: profilers round times."""
 
@@ -32,11 +32,12 @@ class _Open:
     annotation: int | None
     frame: int | None
     module: int | None
+    recompute: int | None
     path: tuple[int, ...]
     """The operators around it, outermost first."""
 
 
-_NOTHING: Final = _Open(0, -1, None, None, None, None, None, ())
+_NOTHING: Final = _Open(0, -1, None, None, None, None, None, None, ())
 
 
 @dataclass
@@ -51,6 +52,7 @@ class _Rows:
     annotation_event_id: list[int | None] = field(default_factory=list)
     frame_event_id: list[int | None] = field(default_factory=list)
     module_event_id: list[int | None] = field(default_factory=list)
+    recompute_event_id: list[int | None] = field(default_factory=list)
     is_crossing: list[bool] = field(default_factory=list)
     op_path: list[tuple[int, ...] | None] = field(default_factory=list)
 
@@ -90,7 +92,7 @@ def nested(batches: Iterable[pa.RecordBatch], *, as_tracelens: bool = False) -> 
                 continue
             around = stack[-1] if stack else _NOTHING
             within = _within(around, event_id, role, end)
-            if role != FRAME:
+            if role not in (FRAME, RECOMPUTE):
                 _add(rows, around, within, role, len(stack), crosses)
             if end > start:
                 stack.append(within)
@@ -120,8 +122,9 @@ def _within(around: _Open, event_id: int, role: int, end_ns: int) -> _Open:
         event_id if is_op else around.op,
         event_id if role == NODE else around.node,
         event_id if role == ANNOTATION else around.annotation,
-        event_id if role in (FRAME, MODULE) else around.frame,
+        event_id if role in (FRAME, MODULE, RECOMPUTE) else around.frame,
         event_id if role == MODULE else around.module,
+        event_id if role == RECOMPUTE else around.recompute,
         (*around.path, event_id) if is_op else around.path,
     )
 
@@ -135,5 +138,6 @@ def _add(rows: _Rows, around: _Open, within: _Open, role: int, depth: int, cross
     rows.annotation_event_id.append(within.annotation)
     rows.frame_event_id.append(within.frame)
     rows.module_event_id.append(within.module)
+    rows.recompute_event_id.append(within.recompute)
     rows.is_crossing.append(crosses)
     rows.op_path.append(within.path if role == CALL else None)

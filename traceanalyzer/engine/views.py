@@ -36,7 +36,7 @@ _STAR: Final = re.compile(
 )
 """What asks for all columns."""
 _MACRO: Final = re.compile(r"CREATE OR REPLACE MACRO (\w+\([^)]*\)) AS TABLE")
-_TYPES: Final = {"text": "VARCHAR", "boolean": "BOOLEAN", "JSON": "VARCHAR"}
+_TYPES: Final = {"text": "VARCHAR", "boolean": "BOOLEAN", "JSON": "VARCHAR", "numbers": "BIGINT[]"}
 """SQL types of columns by their units; all others are numbers."""
 
 
