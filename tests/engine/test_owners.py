@@ -50,6 +50,59 @@ def test_direct_time_of_operators(sample):
     assert abs(sum(row["share"] for row in rows.values()) - 1) < 1e-12
 
 
+PUBLISHED_FAMILIES = {
+    "mega_moe": 96.3,
+    "launch_without_operator": 72.9,
+    "elementwise": 71.0,
+    "gemm": 60.2,
+    "other": 55.5,
+    "attention": 30.1,
+    "rmsnorm": 21.8,
+    "reduce_loss": 17.5,
+}
+
+
+def test_the_published_families(sample):
+    rows = {row["family"]: row for row in sample.named("op_families")}
+    assert {family: round(row["direct_ns"] / 1e6, 1) for family, row in rows.items()} == PUBLISHED_FAMILIES
+    assert sum(row["direct_ns"] for row in rows.values()) == sum(row["direct_ns"] for row in sample.named("op_summary"))
+
+
+def test_shapes_add_up_to_their_operator(sample):
+    shapes = sample.named("op_shapes", op="aten::mm")
+    [whole] = [row for row in sample.named("op_summary") if row["op"] == "aten::mm"]
+    assert len(shapes) > 3
+    for column in ("calls", "events", "direct_ns", "subtree_ns"):
+        assert sum(row[column] for row in shapes) == whole[column]
+
+
+@pytest.mark.parametrize(
+    ("op", "family"),
+    [
+        ("hipLaunchKernel", "launch_without_operator"),
+        ("cuLaunchKernelEx", "launch_without_operator"),
+        ("aten::mm", "gemm"),
+        ("aten::mm.out", "gemm"),
+        ("aten::mul", "elementwise"),
+        ("aten::multinomial", "other"),
+        ("aten::add_", "elementwise"),
+        ("aten::_foreach_add_", "foreach"),
+        ("aten::convolution_backward", "convolution"),
+        ("aten::embedding_dense_backward", "other"),
+        ("aten::_scaled_dot_product_flash_attention", "attention"),
+        ("aten::native_batch_norm_backward", "norm"),
+        ("FusedRMSNormFnBackward", "rmsnorm"),
+        ("primus_turbo::grouped_gemm_variable_k", "grouped_gemm"),
+        ("MoEDispatchBackward", "moe_exchange"),
+        ("aten::gelu_backward", "elementwise"),
+        ("triton_poi_fused_add_0", "triton"),
+        ("cupy_thing", "other"),
+    ],
+)
+def test_families_of_operators(sample, op, family):
+    assert sample.sql(f"SELECT op_family('{op}') AS family") == [{"family": family}]
+
+
 def test_the_optimizer_apart(sample):
     rows = sample.named("optimizer_steps")
     parts = PER_STEP["optimizer"]

@@ -81,6 +81,21 @@ def quoted(text: str) -> str:
 
 
 @cache
+def op_family_macro() -> str:
+    """Return the SQL that makes the macro `op_family(op)`, by the rules of `sql/rules/op_families.csv`.
+
+    Patterns are tried in order, and mind upper and lower case; the family of NULL is 'launch_not_recorded'.
+    """
+    with (sql_folder() / "rules" / "op_families.csv").open(newline="", encoding="utf-8") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: float(row["order"]))
+    cases = ["WHEN op IS NULL THEN 'launch_not_recorded'"]
+    for row in rows:
+        unless = f" AND NOT regexp_matches(op, {quoted(row['unless'])})" if row["unless"] else ""
+        cases.append(f"WHEN regexp_matches(op, {quoted(row['pattern'])}){unless} THEN {quoted(row['family'])}")
+    return f"CREATE OR REPLACE MACRO op_family(op) AS CASE {' '.join(cases)} ELSE 'other' END"
+
+
+@cache
 def built_in() -> Rules:
     """Return the rules of `sql/rules/kernel_rules.csv`."""
     return Rules(tuple(_read(sql_folder() / "rules" / "kernel_rules.csv", categories=None)))

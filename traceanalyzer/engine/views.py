@@ -17,6 +17,7 @@ from traceanalyzer import schema
 from traceanalyzer.engine import library
 from traceanalyzer.engine.derived import DerivedTables, reading
 from traceanalyzer.engine.result import query_error
+from traceanalyzer.engine.rules import op_family_macro
 from traceanalyzer.errors import InputError, UsageError
 from traceanalyzer.store.store import StoredTrace
 
@@ -71,6 +72,7 @@ class Views:
     def __post_init__(self) -> None:
         self._bodies = {name: view.body for name, view in library.load("views").items()}
         self._bodies |= {name: macro.body for name, macro in library.load("macros").items() if macro.is_table_macro}
+        self._bodies["op_family"] = op_family_macro()
         for name, query in self.queries.items():
             if name not in self._bodies:  # a view of that name would be hidden from all views beside it
                 self._bodies[f"queries.{name}"] = query.with_defaults()
@@ -156,7 +158,7 @@ class Views:
 
     def _once(self, name: str, body: str) -> None:
         if name not in self._made:
-            is_macro = name in library.load("macros")
+            is_macro = name == "op_family" or name in library.load("macros")
             self.connection.execute(body if is_macro else f"CREATE OR REPLACE VIEW {name} AS {body}")
             self._made.add(name)
 
