@@ -26,6 +26,7 @@
 --   op_event_id (number): event_id of that operator
 --   input_dims (JSON): shapes of the operator's inputs
 --   node (text): autograd node whose span the launch lies in, such as 'torch::autograd::AccumulateGrad'
+--   node_event_id (number): event_id of that span
 --   is_in_node (boolean): the launch lies within the node itself; else in the engine's span around it, as hooks do
 --   module (text): innermost nn.Module around the launch
 --   annotation (text): innermost annotation around the launch
@@ -36,7 +37,7 @@ SELECT
     e.run, e.collector, e.rank, e.part, e.trace_id, e.event_id, e.kind, e.name, e.class, e.category, e.subcategory,
     e.device, e.stream, e.start_ns, e.dur_ns, e.end_ns, e.defect, e.execution_step,
     op.name AS op, g.op_event_id, op.input_dims,
-    regexp_replace(node.name, '^autograd::engine::evaluate_function: ', '') AS node, g.is_in_node,
+    regexp_replace(node.name, '^autograd::engine::evaluate_function: ', '') AS node, g.node_event_id, g.is_in_node,
     regexp_extract(module.name, '^nn.Module: (.*)$', 1) AS module, annotation.name AS annotation,
     CASE
         WHEN e.category = 'optimizer' OR contains(annotation.name, 'Optimizer.step#') THEN 'optimizer'

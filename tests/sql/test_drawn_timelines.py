@@ -32,6 +32,8 @@ def drawn(kind: str, name: str, start_us: float, dur_us: float | None = None, ar
             return cpu_op(name, start_us, dur_us, **args)
         case "annotation":
             return cpu_op(name, start_us, dur_us, **args) | {"cat": "user_annotation"}
+        case "python":
+            return cpu_op(name, start_us, dur_us, **args) | {"cat": "python_function"}
         case "launch":
             return cpu_op(name, start_us, dur_us, **args) | {"cat": "cuda_runtime"}
         case "instant":
