@@ -217,10 +217,14 @@ def test_the_comparison_of_the_demo(tmp_path):
     out = subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
     ).stdout
-    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:-1]}
+    window, causes = out.split("\n\n")
+    lines = {line.split()[0]: line.split()[1:] for line in window.splitlines()[1:]}
     assert lines["window"] == ["522.0", "521.841", "0"]
     assert all(values[-1] == "0" for values in lines.values())
     assert len(lines) == 6
+    figures = [line.split()[-2:] for line in causes.splitlines()[1:-1]]
+    assert len(figures) == 5
+    assert all(round(float(computed), 1) == float(published) for published, computed in figures)
 
 
 # -- the other collectors, read by the standard library alone ---------------------------------------------------

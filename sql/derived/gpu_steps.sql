@@ -21,6 +21,8 @@ begun AS (
         CASE WHEN source IN ('ProfilerStep', 'annotation') THEN end_ns END AS launch_end_ns
     FROM derived.steps AS s
     JOIN devices AS d ON s.device IS NULL OR s.device = d.device
+    -- of steps that begin together the last one
+    QUALIFY row_number() OVER (PARTITION BY d.device, start_ns ORDER BY step DESC) = 1
 ),
 executed AS (
     SELECT w.run, w.trace_id, w.event_id, w.device, l.launch_ns, b.step AS execution_step

@@ -5,8 +5,9 @@
 -- 2. annotation: host ranges (record_function, roctx) that are called step, iteration or batch, with or without a number.
 --    Of several such names the first of these words wins, then the one with the fewest ranges.
 -- 3. marker kernel: a kernel that comes once per step, or in one burst per step. Every kernel whose bursts are alike in
---    size and distance proposes a period; the one wins in which most kernels come equally often in every period, and of
---    equals the shortest. A step begins with the first kernel of that period, or before it with what came in the same
+--    size and distance, counted in kernels, proposes a period; the one wins in which most kernels come equally often in
+--    every period, and of those nearly as good the shortest; where an optimizer's kernels are known, one with as many
+--    periods as it ran comes first, and only periods that have them count. A step begins with the first kernel of that period, or before it with what came in the same
 --    order before all of its kernels.
 -- 4. whole trace: one step.
 -- Host ranges tell when a step began on the host, kernels when on the device.
@@ -26,8 +27,9 @@
 --   marker (text): the annotation or kernel that marks the steps, NULL for 'whole trace'
 WITH names AS MATERIALIZED (
     -- names are long, and compared often
-    SELECT name, row_number() OVER () AS name_id
-    FROM (SELECT DISTINCT name FROM raw.gpu_events)
+    SELECT name, bool_or(category = 'optimizer') AS is_optimizer, row_number() OVER () AS name_id
+    FROM derived.kernel_names
+    GROUP BY name
 ),
 work AS MATERIALIZED (
     SELECT
@@ -78,47 +80,53 @@ annotated AS (
 -- 3: kernels that come once per step. Nothing of it is computed where there are ranges.
 
 spaced AS (
-    SELECT device, name_id, start_ns, position, start_ns - lag(start_ns) OVER same_name AS gap_ns
+    SELECT device, name_id, position, position - lag(position) OVER same_name AS gap
     FROM work
     WHERE NOT EXISTS (FROM annotated)
     WINDOW same_name AS (PARTITION BY device, name_id ORDER BY position)
 ),
 limits AS (
-    -- A burst begins behind more than half of the longest gap; where pauses made that too long, of a usual one: of what
-    -- nine of ten do not exceed, or half of them when there is but one event per burst.
-    SELECT device, name_id, unnest(quantile_disc(gap_ns, [1, 0.9, 0.5])) / 2 AS least_gap_ns, unnest([1, 2, 3]) AS way
+    -- Gaps are counted in kernels, so that pauses do not matter. A burst begins behind more than half of the longest gap,
+    -- or where that is an exception, of a usual one: of what nine of ten do not exceed, or half of them.
+    SELECT device, name_id, unnest(quantile_disc(gap, [1, 0.9, 0.5])) / 2 AS least_gap, unnest([1, 2, 3]) AS way
     FROM spaced
     GROUP BY device, name_id
     HAVING count(*) >= 2
 ),
 bursts AS (
     SELECT
-        device, name_id, way, start_ns, position,
-        start_ns - lag(start_ns) OVER in_turn AS distance_ns,
+        device, name_id, way, position,
+        position - lag(position) OVER in_turn AS distance,
         lead(occurrence) OVER in_turn - occurrence AS events
     FROM (
         SELECT
-            device, name_id, way, start_ns, position, gap_ns, least_gap_ns,
+            device, name_id, way, position, gap, least_gap,
             row_number() OVER (PARTITION BY device, name_id, way ORDER BY position) AS occurrence
         FROM spaced
         JOIN limits USING (device, name_id)
     )
-    WHERE gap_ns IS NULL OR gap_ns > least_gap_ns
+    WHERE gap IS NULL OR gap > least_gap
     WINDOW in_turn AS (PARTITION BY device, name_id, way ORDER BY position)
 ),
 regular AS (
-    SELECT device, name_id, way, count(*) AS periods, min(position) AS first_position
+    -- an optimizer's kernels propose a period however far apart they are, since evaluations may lie in between
+    SELECT
+        device, name_id, way, count(*) AS periods, min(position) AS first_position, any_value(is_optimizer) AS is_optimizer
     FROM (
         SELECT
-            device, name_id, way, position, distance_ns, events,
-            median(distance_ns) OVER this_name AS usual_ns,
+            device, name_id, way, position, distance, events,
+            median(distance) OVER this_name AS usual_distance,
             mode(events) OVER this_name AS usual_events
         FROM bursts
         WINDOW this_name AS (PARTITION BY device, name_id, way)
     )
+    JOIN names USING (name_id)
     GROUP BY device, name_id, way
     HAVING count(*) >= 2
-        AND COALESCE(avg((distance_ns BETWEEN usual_ns / 2 AND usual_ns * 2)::INT), 0) >= 0.75
+        AND (
+            COALESCE(avg((distance BETWEEN usual_distance / 2 AND usual_distance * 2)::INT), 0) >= 0.75
+            OR any_value(is_optimizer)
+        )
         AND COALESCE(avg((events = usual_events)::INT), 1) >= 0.75
 ),
 proposals AS (
@@ -128,7 +136,9 @@ proposals AS (
     JOIN (SELECT device, count(*) AS events FROM work GROUP BY device) USING (device)
     WHERE periods * 8 <= events
     GROUP BY device, periods
-    QUALIFY row_number() OVER (PARTITION BY device ORDER BY count(DISTINCT name_id) DESC, periods DESC) <= 8
+    QUALIFY row_number() OVER (
+        PARTITION BY device ORDER BY bool_or(is_optimizer) DESC, count(DISTINCT name_id) DESC, periods DESC
+    ) <= 8
 ),
 edges AS (
     SELECT device, periods, position, row_number() OVER (PARTITION BY device, periods ORDER BY position) AS period
@@ -144,10 +154,12 @@ counted AS (
 ),
 judged AS (
     -- In how many periods a name comes as often as it usually does, on average over the names: 1 where all do, 0 where
-    -- every name is in one period or differs in all.
-    SELECT device, periods, avg((usual_periods - 1) / (periods - 1)) AS constancy
+    -- every name is in one period or differs in all. And in how many an optimizer ran, if any kernel is one's.
+    SELECT
+        device, periods, avg((usual_periods - 1) / (periods - 1)) AS constancy,
+        max(present_periods) FILTER (is_optimizer) / periods AS with_optimizer
     FROM (
-        SELECT device, periods, name_id, max(equal_periods) AS usual_periods
+        SELECT device, periods, name_id, max(equal_periods) AS usual_periods, sum(equal_periods) AS present_periods
         FROM (
             SELECT device, periods, name_id, events, count(*) AS equal_periods
             FROM counted
@@ -155,14 +167,59 @@ judged AS (
         )
         GROUP BY device, periods, name_id
     )
+    JOIN names USING (name_id)
     GROUP BY device, periods
 ),
-best AS (
-    -- a period of two steps is as constant as that of one
-    SELECT device, max(periods) AS periods
+most_constant AS (
+    SELECT device, max(periods) AS periods, any_value(most) AS most
     FROM judged
-    JOIN (SELECT device, max(constancy) AS most FROM judged GROUP BY device) USING (device)
-    WHERE constancy >= most - 0.005 AND constancy >= 0.5
+    JOIN (
+        SELECT device, max(constancy) AS most
+        FROM judged
+        WHERE COALESCE(with_optimizer >= 0.8, true)
+        GROUP BY device
+    ) USING (device)
+    WHERE constancy >= most - 0.005
+        AND constancy >= 0.5
+        AND COALESCE(with_optimizer >= 0.8, true)
+    GROUP BY device
+),
+updates AS (
+    -- how often an optimizer ran: its kernels come together
+    SELECT device, count(*) AS updates
+    FROM (
+        SELECT device, position - lag(position) OVER (PARTITION BY device ORDER BY position) AS gap
+        FROM work
+        JOIN names USING (name_id)
+        WHERE is_optimizer
+    )
+    WHERE gap IS NULL OR gap > 20
+    GROUP BY device
+),
+by_updates AS (
+    SELECT device, arg_max(periods, constancy) AS periods
+    FROM judged
+    JOIN updates USING (device)
+    WHERE periods BETWEEN 0.9 * updates AND 1.1 * updates
+        AND constancy >= 0.3
+    GROUP BY device
+),
+best AS (
+    -- As many as an optimizer ran, if there is such a period. Else: a period of two steps is as constant as that of one,
+    -- and more so where something comes every second step; so one that divides the most constant one counts if it is
+    -- nearly as constant. Where an optimizer is known, a period without it is a part of a step, and "nearly" can be generous.
+    SELECT device, COALESCE(any_value(u.periods), max(j.periods)) AS periods
+    FROM judged AS j
+    LEFT JOIN by_updates AS u USING (device)
+    LEFT JOIN most_constant AS m USING (device)
+    WHERE u.periods IS NOT NULL
+        OR j.periods = m.periods
+        OR (
+            j.periods >= 1.5 * m.periods
+            AND abs(j.periods / m.periods - round(j.periods / m.periods)) <= 0.15
+            AND constancy >= most - CASE WHEN with_optimizer IS NULL THEN 0.02 ELSE 0.1 END
+            AND COALESCE(with_optimizer >= 0.8, true)
+        )
     GROUP BY device
 ),
 marker AS (
@@ -178,6 +235,16 @@ marks AS (
     FROM bursts
     JOIN marker USING (device, name_id, way)
 ),
+lengths AS (
+    -- events in a usual step, and behind the last mark
+    SELECT device, median(events) AS usual_events, max(work_events - position + 1) FILTER (events IS NULL) AS last_events
+    FROM (
+        SELECT device, position, lead(position) OVER (PARTITION BY device ORDER BY step) - position AS events
+        FROM marks
+    )
+    JOIN (SELECT device, count(*) AS work_events FROM work GROUP BY device) USING (device)
+    GROUP BY device
+),
 shorter AS (
     -- how many events before its first mark a step has: until one differs from what comes before another mark
     SELECT device, COALESCE(min(back) FILTER (differs), max(back) + 1) - 1 AS events
@@ -188,20 +255,13 @@ shorter AS (
                 AS differs
         FROM marks AS m
         JOIN (SELECT device, count(*) AS n FROM marks GROUP BY device) AS marks_of USING (device)
-        JOIN work AS head ON head.device = m.device AND head.position < m.first_position
+        JOIN lengths AS u ON u.device = m.device
+        JOIN work AS head
+            ON head.device = m.device
+            AND head.position BETWEEN m.first_position - u.usual_events AND m.first_position - 1
         JOIN work AS w ON w.device = m.device AND w.position = m.position - (m.first_position - head.position)
         GROUP BY m.device, head.position, m.first_position
     )
-    GROUP BY device
-),
-lengths AS (
-    -- events in a usual step, and behind the last mark
-    SELECT device, median(events) AS usual_events, max(work_events - position + 1) FILTER (events IS NULL) AS last_events
-    FROM (
-        SELECT device, position, lead(position) OVER (PARTITION BY device ORDER BY step) - position AS events
-        FROM marks
-    )
-    JOIN (SELECT device, count(*) AS work_events FROM work GROUP BY device) USING (device)
     GROUP BY device
 ),
 begun AS (

@@ -119,7 +119,11 @@ placed AS (
         e.trace_number, e.device, e.start_ns, e.end_ns, clipped_dur_ns, counted_class,
         CASE WHEN launch_end_ns IS NULL OR launch_ns < launch_end_ns THEN ordinal END AS launched
     FROM (FROM classed LEFT JOIN derived.gpu_launches USING (run, trace_id, event_id)) AS e
-    ASOF LEFT JOIN (FROM device_steps WHERE launch_start_ns IS NOT NULL AND NOT is_clipped) AS s
+    ASOF LEFT JOIN (
+        FROM device_steps
+        WHERE launch_start_ns IS NOT NULL AND NOT is_clipped
+        QUALIFY row_number() OVER (PARTITION BY trace_number, device, launch_start_ns ORDER BY ordinal DESC) = 1
+    ) AS s
         ON s.trace_number = e.trace_number AND s.device = e.device AND s.launch_start_ns <= e.launch_ns
     WHERE $by = 'step' AND $step_rule = 'launch'
 ),

@@ -15,6 +15,7 @@ from tests.conftest import ROOT
 from tests.oracle import GpuEvent, timeline
 from tests.tracegen import cpu_op, ingest_events, ingest_files, kernel
 from traceanalyzer.engine import library
+from traceanalyzer.engine.session import Session
 from traceanalyzer.engine.views import Views
 from traceanalyzer.store.store import Store
 
@@ -123,7 +124,79 @@ def test_work_before_the_first_step_is_no_step(store_of):
 
 def test_a_trace_that_begins_within_a_step(store_of):
     events = [e for e in training([0, 200, 400, 600, 800]) if e["ts"] >= 60]
-    assert found_starts(store_of(events)) == [200_000, 400_000, 600_000, 800_000]
+    first, *starts = found_starts(store_of(events))
+    assert 60_000 <= first <= 70_000  # what is left of a step is one
+    assert [start - 200_000 for start in starts] == [5_000, 205_000, 405_000, 605_000]
+
+
+def hidden(name, every, starts_us, at=50, times=1):
+    """Return kernels that come in some steps only."""
+    return [kernel(name, start + at + 0.1 * n, 0.1) for start in starts_us[::every] for n in range(times)]
+
+
+MANY = [f"kernel_{n}" for n in range(60)]
+
+
+def wide(starts_us):
+    """Return steps of sixty different kernels and an optimizer's."""
+    made = []
+    for start in starts_us:
+        made += [kernel(name, start + 2 * n, 1) for n, name in enumerate(MANY)]
+        made.append(kernel("multi_tensor_apply_kernel<AdamFunctor>", start + 150, 5))
+    return made
+
+
+@pytest.mark.parametrize("every", [2, 4, 5])
+def test_what_comes_every_few_steps_makes_no_longer_steps(store_of, every):
+    starts = [200 * n for n in range(20)]
+    found = store_of([*wide(starts), *hidden("log", every, starts, at=160), *hidden("save", every, starts, at=161)])
+    assert found_starts(found) == [1000 * start for start in starts]
+
+
+def test_an_evaluation_is_no_step(store_of):
+    """Between some steps the forward pass runs alone, five times."""
+    starts = [200 * n + 700 * (n // 3) for n in range(12)]
+    evaluations = [
+        kernel(name, start + 200 + 130 * batch + 2 * n, 1)
+        for start in starts[2::3]
+        for batch in range(5)
+        for n, name in enumerate(MANY)
+    ]
+    assert len(found_starts(store_of([*wide(starts), *evaluations]))) == 12
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+def test_a_cut_last_step_does_not_make_micro_batches_steps(store_of, micro_batches):
+    events, at = [], 0
+    for _ in range(6):
+        for _ in range(micro_batches):
+            events += [kernel(name, at + 2 * n, 1) for n, name in enumerate(MANY)]
+            at += 130
+        events.append(kernel("multi_tensor_apply_kernel<AdamFunctor>", at, 5))
+        at += 20
+    assert len(found_starts(store_of(events[: -len(MANY) // 2]))) in (5, 6)
+
+
+def test_idle_time_between_steps_does_not_matter(store_of):
+    starts = [0, 200, 2200, 2400, 2600, 9600, 9800, 12000]
+    assert found_starts(store_of(wide(starts))) == [1000 * start for start in starts]
+
+
+def test_many_steps_behind_a_long_warm_up_take_no_time_that_grows_with_both(store_of):
+    """Thousands of kernels before the first of hundreds of steps: what comes before marks is compared within a step."""
+    warm_up = [kernel(f"warm_{n % 50}", n, 0.5) for n in range(6000)]
+    starts = [10_000 + 200 * n for n in range(100)]
+    assert len(found_starts(store_of([*warm_up, *wide(starts)]))) == 100
+
+
+def test_steps_that_begin_together_are_told_apart_alike_everywhere(store_of):
+    events = [annotation("ProfilerStep#0", 0, 100), annotation("ProfilerStep#1", 0, 50)]
+    for number, (ts, launched) in enumerate([(110, 5), (120, 70)], 1):
+        events += [kernel("gemm", ts, 5, args={"correlation": number}), launch(launched, number)]
+    found = store_of(events)
+    rows = found.sql("SELECT launch_step AS step, count(*) AS n FROM gpu_events GROUP BY ALL ORDER BY ALL")
+    by_query = {row["step"]: row["busy_ns"] // 5000 for row in found.named("timeline", by="step", step_rule="launch")}
+    assert {row["step"]: row["n"] for row in rows} == {step: n for step, n in by_query.items() if n}
 
 
 def test_work_without_a_period_has_no_steps(store_of):
@@ -332,12 +405,62 @@ def test_a_session_gets_what_it_did_not_need_before(store_of):
     ]
 
 
+ASKING = [
+    "SELECT DISTINCT ON (stream) * FROM gpu_events",
+    "WITH a AS (SELECT 1 AS x) FROM gpu_events LIMIT 1",
+    "SELECT NULL AS x WHERE false UNION ALL BY NAME FROM gpu_events",
+    "SELECT e FROM gpu_events e",
+    "SELECT unnest(e) FROM kernels e",
+    "SELECT COLUMNS('.*_step') FROM gpu_events",
+    'SELECT "Launch_Step" FROM gpu_events',
+    "SELECT max(e'\\''), count(launch_step) AS n, max('') FROM gpu_events",
+    "SELECT count(launch_step), (SELECT count(*) FROM queries.timeline) FROM gpu_events",
+    "SELECT count(runtime_event_id), (SELECT count(*) FROM queries.timeline) FROM kernels",
+    "SELECT (SELECT count(*) FROM steps), count(*) FROM queries.timeline",
+]
+
+
+@pytest.mark.parametrize("text", ASKING)
+def test_sql_of_users_gets_every_column_it_asks_for(store_of, text, monkeypatch):
+    events = training([0, 200])
+    for number, event in enumerate(events, 1):
+        event["args"]["correlation"] = number
+    found = store_of(events + [launch(event["ts"] - 5, event["args"]["correlation"]) for event in events])
+    got = found.sql(text)
+    monkeypatch.setattr(Views, "_is_read", lambda *_, **__: True)
+    monkeypatch.setattr(library.SqlFile, "unused", lambda *_: set())
+    assert got == found.sql(text)
+    assert any(value not in (None, 0) for row in got for value in row.values())
+
+
+def test_a_users_query_as_a_view(store_of, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "last_step.sql").write_text(
+        "-- last_step: the last step.\n--\n-- One row.\n--\n-- Example: x\n-- Columns:\n--   m (number): it\n"
+        "SELECT max(COLUMNS('execution.*')) AS m FROM gpu_events\n"
+    )
+    found = store_of(training([0, 200]))
+    session = Session(Store(found.root), queries=tmp_path / "mine")
+    for text in (
+        "SELECT m FROM queries.last_step",
+        "SELECT m, (SELECT count(*) FROM queries.timeline) FROM queries.last_step",
+    ):
+        [rows] = session.sql(text).batches()
+        assert rows[0][0] == 1
+
+
+def test_steps_of_chosen_devices(store_of):
+    events = training([0, 200]) + [event | {"args": event["args"] | {"device": 1}} for event in training([50, 250])]
+    result = store_of(events).session(devices=(1,)).sql("SELECT DISTINCT device FROM steps")
+    assert [row for batch in result.batches() for row in batch] == [(1,)]
+
+
 @pytest.mark.parametrize("name", sorted(library.load("queries")))
 def test_no_answer_depends_on_what_was_not_made(store_of, name, monkeypatch):
     events = [*training([0, 200]), launch(0, 1), annotation("x", 0, 1), kernel("ncclDevKernel", 50, 10)]
     found = store_of(events)
     expected = found.named(name)
-    monkeypatch.setattr(Views, "_is_asked_for", lambda *_, **__: True)
+    monkeypatch.setattr(Views, "_is_read", lambda *_, **__: True)
     monkeypatch.setattr(library.SqlFile, "unused", lambda *_: set())
     assert found.named(name) == expected
 

@@ -78,7 +78,7 @@ def table(names: Iterable[str | None]) -> pa.Table:
 
 
 def _without_suffixes(name: str) -> str:
-    text = name.strip()
+    text = " ".join(name.split())
     while (shorter := _SUFFIX.sub("", text)) != text and shorter:
         text = shorter
     return text

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceanalyzer import schema
 from traceanalyzer.engine import library
+from traceanalyzer.engine.asked import asks_for
 from traceanalyzer.engine.derived import DerivedTables, reading
 from traceanalyzer.engine.result import query_error
 from traceanalyzer.engine.rules import op_family_macro
@@ -31,11 +32,6 @@ _ASKS_FOR_NAMES: Final = {"information_schema", "duckdb_views", "duckdb_tables",
 """What asks which views there are."""
 _HANDED_ON: Final = frozenset({"gpu_events", "kernels", "memcpys", "memsets", "cpu_ops", "runtime_calls"})
 """Views that have the columns of optional tables without reading them themselves."""
-_STAR: Final = re.compile(
-    r"(?:\b(?:SELECT|DISTINCT|ALL)|[,.]|(?<!count)\()\s*\*|\bCOLUMNS\b|^\s*(?:FROM|DESCRIBE|SUMMARIZE|TABLE)\b|\(\s*FROM\b",
-    re.IGNORECASE,
-)
-"""What asks for all columns."""
 _MACRO: Final = re.compile(r"CREATE OR REPLACE MACRO (\w+\([^)]*\)) AS TABLE")
 _TYPES: Final = {"text": "VARCHAR", "boolean": "BOOLEAN", "JSON": "VARCHAR", "numbers": "BIGINT[]"}
 """SQL types of columns by their units; all others are numbers."""
@@ -52,6 +48,12 @@ def names_in(text: str) -> set[str]:
         found |= {part for n, part in enumerate(parts) if n == 0 or parts[n - 1] not in _SCHEMAS}
         found |= {f"{a}.{b}" for a, b in pairwise(parts) if a in _SCHEMAS}
     return found
+
+
+def _skipped(unused: frozenset[str]) -> set[str]:
+    """Return the names, as SQL has them, of derived tables and table macros."""
+    macros = {name for name in unused if name in library.load("macros")}
+    return macros | {f"derived.{name}" for name in unused}
 
 
 @dataclass
@@ -90,50 +92,72 @@ class Views:
         """Make the views that an SQL text uses, directly or through others, as far as they are not there.
 
         Derived tables and table macros in `unused` are not made, but empty: the text names them, but does not read them
-        this time. So are optional tables of which it asks no column; `is_reviewed` texts ask for none by `*`.
+        this time. So are optional tables of which it asks no column; `is_reviewed` texts name what they ask for.
         Makes all views for a text that asks which there are. Raises InputError when the store is damaged, UsageError
         when queries of the user's use each other in a circle.
         """
-        names = names_in(text)
-        if not names & (library.load("derived").keys() | library.load("macros").keys()):
-            asked = [query for name, query in self.queries.items() if f"queries.{name}" in names]
-            unused = {*unused, *(table for query in asked for table in query.unused(query.defaults()))}
-        names |= library.load("views").keys() if names & _ASKS_FOR_NAMES else set()
-        wanted = sorted(names & self._bodies.keys())
-        for name in wanted:  # grows
-            used = self._used_by(name) if name not in unused else set()
-            names |= used
-            wanted += sorted((used & self._bodies.keys()) - set(wanted))
+        used, order = self._closure(text, frozenset(unused))
         for table in schema.STORED:
-            if f"raw.{table}" in names:
+            if f"raw.{table}" in used:
                 self._stored(f"raw.{table}", self._raw(table))
-        for table in library.load("derived"):
-            if f"derived.{table}" in names:
-                if table in unused or not self._is_asked_for(table, text, names, is_reviewed=is_reviewed):
-                    self._placeholder(library.load("derived")[table])
-                else:
-                    self._derived(table)
-        order = graphlib.TopologicalSorter({name: self._used_by(name) & set(wanted) for name in wanted})
+        bodies = [
+            (text, frozenset(unused), is_reviewed),
+            *(self._body(name) for name in order if name not in _HANDED_ON),
+        ]
+        for name, file in library.load("derived").items():
+            if f"derived.{name}" in used and self._is_read(file, bodies):
+                self._derived(name)
+            else:
+                self._placeholder(file)
+        for macro in library.load("macros").values():
+            if macro.is_table_macro and macro.name not in order:
+                self._placeholder(macro)
+        for name in order:
+            self._view(name)
+
+    def _closure(self, text: str, unused: frozenset[str]) -> tuple[set[str], list[str]]:
+        """Return all names that a text uses, directly or through views, and the views in the order to make them."""
+        names = names_in(text) - _skipped(unused)
+        if names & _ASKS_FOR_NAMES:
+            names |= library.load("views").keys()
+        uses: dict[str, set[str]] = {}
+        waiting = sorted(names & self._bodies.keys())
+        while waiting:
+            name = waiting.pop()
+            if name not in uses:
+                found = self._used_by(name) - _skipped(self._body(name)[1])
+                names |= found
+                uses[name] = found & self._bodies.keys()
+                waiting += sorted(uses[name])
         try:
-            for name in order.static_order():
-                if name in unused:
-                    self._placeholder(library.load("macros")[name])
-                else:
-                    self._view(name)
+            return names, list(graphlib.TopologicalSorter(uses).static_order())
         except graphlib.CycleError as error:
             raise UsageError(f"queries use each other in a circle: {' -> '.join(error.args[1])}") from error
 
-    def _is_asked_for(self, table: str, text: str, names: set[str], *, is_reviewed: bool) -> bool:
-        """Say whether a derived table is needed, or an optional one of which a column is asked for."""
-        file = library.load("derived")[table]
+    def _body(self, name: str) -> tuple[str, frozenset[str], bool]:
+        """Return the SQL of a view, what of its names it does not read, and whether it names all that it asks for."""
+        query = self.queries[name.removeprefix("queries.")] if name.startswith("queries.") else None
+        if not query:
+            return self._bodies[name], frozenset(), True
+        return self._bodies[name], frozenset(query.unused(query.defaults())), query.is_built_in
+
+    def _is_read(self, file: library.SqlFile, bodies: list[tuple[str, frozenset[str], bool]]) -> bool:
+        """Say whether one of some texts reads a derived table: an optional one if it names it, or asks for a column.
+
+        Each text comes with what of its names it does not read, and whether it names all columns that it asks for.
+        """
         if not file.is_optional:
             return True
-        asked = [text, *(self._bodies[name] for name in names if name in self._bodies and name not in _HANDED_ON)]
-        named = set().union(*map(names_in, asked))
-        if f"derived.{table}" in named:
-            return True
         columns = {column.name for column in file.columns} - set(schema.IDENTITY) - {"event_id"}
-        return bool(columns & named) or (not is_reviewed and bool(_STAR.search(library.without_texts(text))))
+        for text, unused, is_reviewed in bodies:
+            if file.name in unused:
+                continue
+            names = names_in(text)
+            if f"derived.{file.name}" in names or columns & names:
+                return True
+            if not is_reviewed and asks_for(self.connection, text, columns):
+                return True
+        return False
 
     def _placeholder(self, file: library.SqlFile) -> None:
         """Make a derived table or table macro without rows, unless the real one is there: that plans in no time."""
@@ -176,10 +200,16 @@ class Views:
         import duckdb
 
         try:
-            self._once(f"derived.{table}", reading(self.derived.files(table, self.traces)))
+            self._once(f"derived.{table}", self._reading_derived(table))
         except duckdb.Error:
             self.derived.drop(table, self.traces)
-            self._stored(f"derived.{table}", reading(self.derived.files(table, self.traces)))
+            self._stored(f"derived.{table}", self._reading_derived(table))
+
+    def _reading_derived(self, table: str) -> str:
+        select = reading(self.derived.files(table, self.traces))
+        if table == "steps" and self.devices:
+            return f"{select} WHERE device IS NULL OR device IN ({', '.join(map(str, self.devices))})"
+        return select
 
     def _raw(self, table: str) -> str:
         select = reading([trace.file(table) for trace in self.traces])
