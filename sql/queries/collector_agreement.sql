@@ -4,7 +4,7 @@
 -- Collectors record separate runs of the same training, so no time stamps are compared, but what is the same in every
 -- step: how often a kernel comes in a step of a rank, and its median duration. Of traces with at least four steps the
 -- first and the last are left out. Kernels are matched by `kernel_key`; what rocm_trace_lite cut, by what it would have
--- left of the whole name. Copies are matched by what they do: a collector has them as copies, or as the runtime's
+-- left of the whole name. If some ranks were recorded by all collectors, only those are compared. Copies are matched by what they do: a collector has them as copies, or as the runtime's
 -- (blit) kernels.
 --
 -- Durations differ when their medians are further apart than the expected noise: noise_percent of the shorter one, of
@@ -60,7 +60,11 @@ names AS (
         END AS key,
         cut_key,
         kind = 'kernel' AND (class = 'memcpy' OR category = 'memset') AS is_blit,
-        regexp_matches(name, '^kernel_(0x[0-9a-f]+|\d+)$') AS is_unnamed
+        CASE collector
+            WHEN 'rocm_trace_lite' THEN regexp_matches(name, '^kernel_0x[0-9a-f]+$')
+            WHEN 'rocprofv3' THEN regexp_matches(name, '^kernel_\d+$')
+            ELSE false
+        END AS is_unnamed
     FROM kernel_names
     JOIN recorded USING (run)
 ),
@@ -77,6 +81,15 @@ keyed AS (
     FROM names AS n
     LEFT JOIN cut AS c ON c.run = n.run AND c.cut_key = n.cut_key
 ),
+common AS (
+    -- ranks can differ, so those are compared that all collectors recorded, if there are any
+    SELECT t.run, t.rank
+    FROM traces AS t
+    JOIN (SELECT run, count(DISTINCT collector) AS collectors FROM traces GROUP BY run) AS c USING (run)
+    WHERE t.rank IS NOT NULL
+    GROUP BY t.run, t.rank, c.collectors
+    HAVING count(DISTINCT t.collector) = c.collectors
+),
 executed AS MATERIALIZED (
     -- everything behind this is small: one row per name, device and pair of steps
     SELECT
@@ -85,6 +98,7 @@ executed AS MATERIALIZED (
     FROM gpu_events
     WHERE is_timed(defect)
         AND run IN (SELECT run FROM recorded)
+        AND (run NOT IN (SELECT run FROM common) OR (run, rank) IN (SELECT (run, rank) FROM common))
     GROUP BY ALL
 ),
 ways AS (
@@ -193,7 +207,7 @@ compared AS (
         CASE WHEN limit_reason IS NULL THEN COALESCE(least, 0) END AS least,
         CASE WHEN limit_reason IS NULL THEN COALESCE(most, 0) END AS most,
         CASE WHEN class <> 'communication' THEN median_ns END AS compared_ns,
-        median_ns, step_ns, was_seen, has_both_forms
+        median_ns, step_ns, was_seen, has_both_forms, is_copy AS has_copies
     FROM limits_of
     JOIN kernels USING (run, key)
     LEFT JOIN counts USING (run, key, collector)
@@ -205,7 +219,7 @@ compared AS (
 ),
 copies AS (
     -- of all copies together, how many per step
-    SELECT run, count(DISTINCT copies) = 1 AS are_alike
+    SELECT run, count(*) > 1 AND count(DISTINCT copies) = 1 AS are_alike
     FROM (
         SELECT run, collector, sum(per_step) AS copies
         FROM compared
@@ -232,7 +246,8 @@ joined AS (
             41
         )::BIGINT END AS expected_noise_ns,
         any_value(limit_reason) AS limit_reason,
-        count(DISTINCT per_step) > 1 AS counts_differ,
+        count(DISTINCT per_step) > 1 AND NOT (bool_and(most > least) AND max(least) <= min(most)) AS counts_differ,
+        bool_and(most > least) AND max(least) <= min(most) AS varies_everywhere,
         -- the same in most steps, but in some steps of one collector only
         count(DISTINCT (least, most)) FILTER (per_step IS NOT NULL) > 1 AND bool_or(least = most) AS counts_vary,
         string_agg(
@@ -240,7 +255,7 @@ joined AS (
             ', ' ORDER BY collector
         ) FILTER (per_step IS NOT NULL) AS counted,
         arg_max(collector, compared_ns) AS longest,
-        bool_or(has_both_forms) AS has_both_forms,
+        bool_or(has_both_forms) AS has_both_forms, bool_or(has_copies) AS has_copies,
         bool_or(is_seen) AS is_in_steps,
         bool_or(was_seen IS NULL AND limit_reason IS NULL) AS is_lacking
     FROM compared
@@ -250,6 +265,11 @@ judged AS (
     SELECT
         j.*, is_unnamed,
         class = 'memcpy' AND COALESCE(are_alike, false) AS copies_alike,
+        COALESCE(
+            has_copies AND counts_differ
+            AND rocm_trace_lite_per_step < LEAST(pytorch_per_step, rocprofv3_per_step)
+            AND COALESCE(pytorch_per_step = rocprofv3_per_step, true), false
+        ) AS lacks_copies,
         COALESCE(difference_ns > expected_noise_ns, false) AS durations_differ
     FROM joined AS j
     JOIN (SELECT run, key, is_unnamed FROM kernels) USING (run, key)
@@ -261,18 +281,21 @@ reasoned AS (
         CASE
             WHEN NOT is_in_steps AND is_lacking THEN 'only outside of steps: warm-up that not all collectors recorded'
             WHEN (counts_differ OR counts_vary) AND is_unnamed THEN 'its name is not in the trace: ' || counted
+            WHEN lacks_copies THEN 'rocm_trace_lite sees no copies by the DMA engines: ' || counted
             WHEN (counts_differ OR counts_vary) AND copies_alike THEN 'copies as blit kernels, all of one name: ' || counted
             WHEN counts_differ OR counts_vary THEN 'events per step: ' || counted
+            WHEN varies_everywhere THEN 'differs from step to step in all: ' || counted
             WHEN has_both_forms THEN 'copies or fills as blit kernels'
         END AS count_reason,
         CASE
-            WHEN durations_differ THEN longest || ' takes ' || round(100.0 * difference_ns
-                / NULLIF(LEAST(pytorch_ns, rocprofv3_ns, rocm_trace_lite_ns), 0), 1) || ' % longer'
+            WHEN durations_differ THEN longest || ' takes ' || COALESCE(round(100.0 * difference_ns
+                / NULLIF(LEAST(pytorch_ns, rocprofv3_ns, rocm_trace_lite_ns), 0), 1) || ' %', difference_ns || ' ns')
+                || ' longer'
             WHEN difference_ns = 1 AND pytorch_ns < rocprofv3_ns THEN 'roctracer shortens by 1 ns'
             WHEN difference_ns BETWEEN 1 AND 41 THEN 'within a clock tick of 40 ns'
         END AS duration_reason,
         durations_differ
-            OR ((counts_differ OR counts_vary) AND NOT is_unnamed AND NOT copies_alike AND (is_in_steps OR NOT is_lacking))
+            OR ((counts_differ OR counts_vary) AND NOT is_unnamed AND NOT copies_alike AND NOT lacks_copies AND (is_in_steps OR NOT is_lacking))
             AS differs
     FROM judged
 ),
@@ -289,6 +312,15 @@ by_kernel AS (
         pytorch_step_ns, rocprofv3_step_ns, rocm_trace_lite_step_ns,
         difference_ns, expected_noise_ns, concat_ws('; ', limit_reason, count_reason, duration_reason) AS reason
     FROM reasoned
+),
+sources AS (
+    SELECT run, string_agg(collector || ' ' || steps || ' by ' || source, ', ' ORDER BY collector) AS found
+    FROM (
+        SELECT run, collector, max(n) AS steps, min(source) AS source
+        FROM (SELECT run, collector, trace_id, source, count(DISTINCT step) AS n FROM steps GROUP BY ALL)
+        GROUP BY run, collector
+    )
+    GROUP BY run
 ),
 by_category AS (
     SELECT
@@ -309,13 +341,16 @@ by_run AS (
         max_by(verdict, list_position(['agree', 'explained', 'differ'], verdict)) AS verdict,
         count(*) AS kernels, sum(kernels_that_differ) AS kernels_that_differ,
         any_value(collectors) || ' agree on ' || count(*) FILTER (verdict = 'agree') || ' of ' || count(*) || ' kernels, '
-        || round(100.0 * COALESCE(sum(step_ns) FILTER (verdict = 'agree'), 0) / NULLIF(sum(step_ns), 0), 1)
+        || COALESCE(round(100.0 * sum(step_ns) FILTER (verdict = 'agree') / NULLIF(sum(step_ns), 0), 1), 0)
         || ' % of the GPU time; ' || count(*) FILTER (verdict = 'explained') || ' must differ, '
         || CASE sum(kernels_that_differ)
             WHEN 0 THEN 'none differs without a reason'
             ELSE sum(kernels_that_differ) || ' differ without a reason, the longest of them '
                 || arg_max(left(kernel_key, 80), step_ns) FILTER (verdict = 'differ')
-        END AS reason
+        END
+        -- where most differ, it is the steps
+        || CASE WHEN 2 * sum(kernels_that_differ) > count(*) THEN '; are the steps the same? ' || any_value(found) ELSE '' END
+            AS reason
     FROM (
         SELECT
             run, kernel_key, verdict, kernels_that_differ,
@@ -323,6 +358,7 @@ by_run AS (
         FROM by_kernel
     )
     JOIN recorded USING (run)
+    JOIN sources USING (run)
     GROUP BY run
 ),
 answer AS (

@@ -11,7 +11,7 @@ from proxy import rocm_trace_lite  # of sample_traces, which pytest has on its p
 from proxy.collectors import RTL_FULL, RTL_LITE
 from tests import oracle
 from tests.conftest import ROOT
-from tests.readers.test_rtl import database, op
+from tests.readers.test_rtl import database, marker, op
 from tests.tracegen import cpu_op, document, ingest_files, kernel
 
 SAMPLES = ROOT / "sample_traces"
@@ -82,9 +82,8 @@ def test_categories_add_up_and_a_run_is_one_sentence(samples):
     [run] = agreement(samples, by="run")
     assert run["verdict"] == "explained"
     times = {True: 0, False: 0}
-    for path in SAMPLES.glob("pytorch/*.json.gz"):
-        for event in oracle.gpu_events(oracle.load(path)[0]):
-            times[event.name.startswith(("nccl", "Memcpy", "__amd_rocclr_copy"))] += event.dur_ns
+    for event in oracle.gpu_events(oracle.load(SUBSET[0])[0]):  # of rank 0, which all recorded
+        times[event.name.startswith(("nccl", "Memcpy"))] += event.dur_ns
     share = round(100 * times[False] / sum(times.values()), 1)
     assert run["reason"] == (
         f"pytorch, rocm_trace_lite, rocprofv3 agree on 71 of 75 kernels, {share} % of the GPU time; 4 must differ, none"
@@ -168,12 +167,12 @@ def test_a_known_noise_is_no_difference(tmp_path):
 # -- drawn: one step is [kernel, ns] in turn -------------------------------------------------------------------------
 
 
-def pytorch(path, step, steps, launch=True):
-    """Write a trace of the PyTorch profiler, with launches."""
+def pytorch(path, step, steps, several=False):
+    """Write a trace of the PyTorch profiler, with launches; with `several`, `step` is a list of different steps."""
     events, at = [], 0
-    for number in range(steps):
+    for number, kernels in enumerate(step if several else [step] * steps):
         begin = at
-        for name, dur in step:
+        for name, dur in kernels:
             n = len(events) + 1
             events.append(kernel(name, at / 1000, dur / 1000, args={"correlation": n}))
             events.append(cpu_op("hipLaunchKernel", at / 1000, 0.01, correlation=n) | {"cat": "cuda_runtime"})
@@ -183,12 +182,18 @@ def pytorch(path, step, steps, launch=True):
     return path
 
 
-def lite(path, step, steps, before=()):
-    """Write a database of rocm_trace_lite."""
-    ops, at = [], 10_000
+def lite(path, step, steps, before=(), marks=0):
+    """Write a database of rocm_trace_lite; with `marks`, roctx ranges begin at the first kernel of so many steps."""
+    ops, at, begun = [], 10_000, []
     for name, dur in [*before, *(list(step) * steps)]:
+        if name == STEP[0][0]:
+            begun.append(at)
         ops.append(op(name, at, at + dur))
         at += dur + 100
+    if marks:
+        assert len(begun) == marks
+        ends = [*begun[1:], at]
+        ops += [marker(f"step {n}", low, high) for n, (low, high) in enumerate(zip(begun, ends, strict=True))]
     return database(path, ops)
 
 
@@ -244,6 +249,51 @@ def test_a_kernel_without_a_name(tmp_path):
     assert by_verdict(agreement(found))["explained"] == {
         "kernel_0x7f12": "its name is not in the trace: pytorch 0, rocm_trace_lite 1"
     }
+
+
+def test_what_depends_on_the_data_in_all_is_no_difference(tmp_path):
+    def steps(*counts):
+        return [[*STEP, *[("expert", 5000)] * count] for count in counts]
+
+    events = pytorch(tmp_path / "p.json", steps(2, 5, 3), 1, several=True)
+    kernels = [kernel for step in steps(4, 2, 3) for kernel in step]
+    found = ingested(tmp_path, events, lite(tmp_path / "trace_77.db", kernels, 1, marks=3))
+    assert by_verdict(agreement(found)) == {
+        "explained": {"expert": "differs from step to step in all: pytorch 2 to 5, rocm_trace_lite 2 to 4"},
+        "differ": {},
+    }
+
+
+def test_a_kernel_of_one_rank_is_compared_with_that_rank(tmp_path):
+    for rank, step in enumerate(([*STEP, ("log", 900)], STEP)):
+        ingest_files([pytorch(tmp_path / f"p{rank}.json", step, 3)], tmp_path / "store", run="r", rank=rank)
+    path = lite(tmp_path / "trace_77.db", [*STEP, ("log", 900)], 3)
+    assert by_verdict(agreement(ingest_files([path], tmp_path / "store", run="r", rank=0))) == {
+        "explained": {},
+        "differ": {},
+    }
+
+
+def test_a_lost_copy_is_a_difference(tmp_path):
+    copy = ("__amd_rocclr_copyBuffer", 2000)
+    found = ingested(
+        tmp_path,
+        pytorch(tmp_path / "p.json", [*STEP, copy, copy], 3),
+        lite(tmp_path / "trace_77.db", [*STEP, copy], 3),
+    )
+    assert by_verdict(agreement(found))["differ"] == {
+        "copy within a GPU": "events per step: pytorch 2, rocm_trace_lite 1"
+    }
+
+
+def test_steps_that_are_not_the_same_are_suspected(tmp_path):
+    found = ingested(
+        tmp_path,
+        pytorch(tmp_path / "p.json", STEP * 2, 3),
+        lite(tmp_path / "trace_77.db", STEP, 6),
+    )
+    [run] = agreement(found, by="run")
+    assert "are the steps the same? pytorch 3 by ProfilerStep, rocm_trace_lite 6 by marker kernel" in run["reason"]
 
 
 def test_runs_are_not_compared_with_each_other(tmp_path):
