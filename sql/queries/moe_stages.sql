@@ -13,7 +13,8 @@
 --   rank (number): rank of the process, NULL when not known
 --   part (number): which trace of this run, collector and rank, from 0
 --   stage (text): what the kernels do
---   phase (text): 'forward' or 'backward' where the name tells, else NULL: most stages run the same kernels in both
+--   phase (text): 'forward', 'backward' or 'recompute' by what launched them, else by the name; NULL where neither tells
+--   context (text): what the kernels are in their place, as 'stage 2 weight gradient', where the launching operator tells
 --   implementation (text): category of the kernels: 'mega_moe', 'moe_comm', 'gemm_grouped', 'moe_router', 'moe_permute'
 --   events (count, summed): how often they ran
 --   total_ns (ns, summed): sum of durations
@@ -41,23 +42,25 @@ WITH stages AS (
             WHEN subcategory = 'mori_ep' AND contains(lower(name), 'dispatch') THEN 'dispatch'
             ELSE subcategory
         END AS stage,
+        stage AS context,
         CASE
+            WHEN phase IN ('forward', 'backward', 'recompute') THEN phase
             WHEN subcategory = 'wgrad_variable_k' OR regexp_matches(lower(name), '(_bwd|backward|wgrad|dgrad)')
                 THEN 'backward'
             WHEN regexp_matches(lower(name), '(_fwd|forward)') THEN 'forward'
         END AS phase
-    FROM gpu_events
+    FROM kernel_owners
     WHERE is_timed(defect)
 ),
 totals AS (
     SELECT
-        run, collector, rank, part, stage, phase, implementation,
+        run, collector, rank, part, stage, phase, context, implementation,
         count(*) AS events,
         sum(dur_ns)::BIGINT AS total_ns,
         avg(dur_ns) AS mean_ns
     FROM stages
     WHERE implementation IS NOT NULL
-    GROUP BY run, collector, rank, part, stage, phase, implementation
+    GROUP BY run, collector, rank, part, stage, phase, context, implementation
 ),
 everything AS (
     SELECT run, collector, rank, part, sum(dur_ns) AS all_ns
@@ -65,9 +68,9 @@ everything AS (
     GROUP BY run, collector, rank, part
 )
 SELECT
-    t.run, t.collector, t.rank, t.part, stage, phase, implementation, events, total_ns, mean_ns,
+    t.run, t.collector, t.rank, t.part, stage, phase, context, implementation, events, total_ns, mean_ns,
     total_ns / NULLIF(all_ns, 0) AS share
 FROM totals AS t
 JOIN everything AS e
     ON e.run = t.run AND e.collector = t.collector AND e.rank IS NOT DISTINCT FROM t.rank AND e.part = t.part
-ORDER BY t.run, t.collector, t.rank, t.part, total_ns DESC, stage, phase
+ORDER BY t.run, t.collector, t.rank, t.part, total_ns DESC, stage, phase, context

@@ -96,6 +96,36 @@ def op_family_macro() -> str:
 
 
 @cache
+def context_rule_macros() -> list[str]:
+    """Return the SQL that makes the macros of the rules in `sql/rules/context_rules.csv`.
+
+    `context_rule(category, subcategory, op, node, annotation, is_in_node)` is the id of the first rule that fits, NULL
+    when none does; `context_stage(id)`, `context_phase(id)` and `context_confidence(id)` are what it says. A category
+    must be equal, the other columns are patterns, and what a rule leaves empty it does not ask for; '^$' asks that
+    there is none.
+    """
+    with (sql_folder() / "rules" / "context_rules.csv").open(newline="", encoding="utf-8") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: float(row["order"]))
+    cases = []
+    for row in rows:
+        conditions = [f"category = {quoted(row['category'])}"] if row["category"] else []
+        conditions += [
+            f"regexp_matches(COALESCE({column}, ''), {quoted(row[column])})"
+            for column in ("subcategory", "op", "node", "annotation")
+            if row[column]
+        ]
+        if row["place"]:
+            conditions.append(f"is_in_node = {str(row['place'] == 'node').lower()}")
+        cases.append(f"WHEN {' AND '.join(conditions)} THEN {quoted(row['id'])}")
+    arguments = "category, subcategory, op, node, annotation, is_in_node"
+    macros = [f"CREATE OR REPLACE MACRO context_rule({arguments}) AS CASE {' '.join(cases)} END"]
+    for column in ("stage", "phase", "confidence"):
+        said = " ".join(f"WHEN {quoted(row['id'])} THEN {quoted(row[column])}" for row in rows)
+        macros.append(f"CREATE OR REPLACE MACRO context_{column}(id) AS CASE id {said} END")
+    return macros
+
+
+@cache
 def built_in() -> Rules:
     """Return the rules of `sql/rules/kernel_rules.csv`."""
     return Rules(tuple(_read(sql_folder() / "rules" / "kernel_rules.csv", categories=None)))
