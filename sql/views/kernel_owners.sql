@@ -67,6 +67,9 @@ ruled AS (
 SELECT
     run, collector, rank, part, trace_id, event_id, kind, name, class, category, subcategory, device, stream, start_ns,
     dur_ns, end_ns, defect, execution_step, op, op_event_id, input_dims, node, node_event_id, is_in_node, module,
-    annotation, COALESCE(phase, context_phase(context_rule_id)) AS phase, context_stage(context_rule_id) AS stage,
+    annotation,
+    CASE WHEN phase IN ('optimizer', 'recompute') THEN phase ELSE COALESCE(context_phase(context_rule_id), phase) END
+        AS phase,
+    context_stage(context_rule_id) AS stage,
     context_confidence(context_rule_id) AS stage_confidence, context_rule_id, recompute_signal
 FROM ruled
