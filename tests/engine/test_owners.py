@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 
 import pytest
 
@@ -142,25 +143,21 @@ TIMELINE = {
 
 @pytest.fixture(scope="module")
 def real(shared, tmp_path_factory):
-    """Return a function that ingests a public trace once: (store, folder of TraceLens' sheets, rounding in us)."""
+    """Return a function that ingests a public trace once: (store, folder of TraceLens' sheets, rounding in us).
+
+    TraceLens computes in doubles of microseconds, so the rounding is how far apart these are at the trace's times.
+    """
     made = {}
 
     def of(name):
         if name not in made:
             path = shared / "traces" / name / "trace.json.gz"
             store = ingest_files([path], tmp_path_factory.mktemp(name) / "store")
-            latest = max(event["ts"] for event in oracle.load(path)[0] if "ts" in event)
-            made[name] = (store, path.parent / "tracelens", ulp(float(latest)))
+            latest_ns = store.sql("SELECT max(start_ns) AS latest FROM gpu_events")[0]["latest"]
+            made[name] = (store, path.parent / "tracelens", math.ulp(latest_ns / 1000))
         return made[name]
 
     return of
-
-
-def ulp(value):
-    """Return how far apart doubles of this size are: TraceLens computes in doubles of microseconds."""
-    import math
-
-    return math.ulp(value)
 
 
 @pytest.mark.parametrize("name", WITH_OPERATORS)
