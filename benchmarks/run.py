@@ -59,6 +59,10 @@ class Command:
         if self.work:
             self.works.append(self.work(out))
 
+    def medians(self) -> tuple[float, float, float]:
+        """Return the medians of work (of the whole process where that is not told apart), wall time and peak RSS."""
+        return tuple(statistics.median(values) for values in (self.works or self.walls, self.walls, self.peaks))
+
 
 def first_number(out: str) -> float:
     """Return the seconds a baseline prints first."""
@@ -148,15 +152,15 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|---:|")
     base_rate = size / statistics.median(count.works)
     for command in commands:
-        work = statistics.median(command.works or command.walls)
+        work, wall, peak = command.medians()
         rate = sizes[command.name] / work
         per_second = events * sizes[command.name] / size / work
         print(
             f"| {command.name} | {work:.2f} | {rate / 1e6:,.0f} | {per_second:,.0f} | {rate / base_rate:.2f}"
-            f" | {statistics.median(command.walls):.2f} | {statistics.median(command.peaks):,.0f} |"
+            f" | {wall:.2f} | {peak:,.0f} |"
         )
     for command in queries:
-        wall, peak = statistics.median(command.walls), statistics.median(command.peaks)
+        _, wall, peak = command.medians()
         print(f"| {command.name} | | | | | {wall:.2f} | {peak:,.0f} |")
     print(f"\nstore: {store_bytes / 1e6:.1f} MB, {100 * store_bytes / size:.1f} % of the JSON")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sqlite3
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -88,13 +87,10 @@ def main() -> None:
     print("| what | work s | rows/s | wall s | peak RSS MB |")
     print("|---|---:|---:|---:|---:|")
     for command in commands:
-        work = statistics.median(command.works)
-        print(
-            f"| {command.name} | {work:.2f} | {rows / work:,.0f} | {statistics.median(command.walls):.2f}"
-            f" | {statistics.median(command.peaks):,.0f} |"
-        )
+        work, wall, peak = command.medians()
+        print(f"| {command.name} | {work:.2f} | {rows / work:,.0f} | {wall:.2f} | {peak:,.0f} |")
     for command in compared:
-        wall, peak = statistics.median(command.walls), statistics.median(command.peaks)
+        _, wall, peak = command.medians()
         print(f"| {command.name} | | | {wall:.2f} | {peak:,.0f} |")
 
 

@@ -13,7 +13,6 @@ import argparse
 import os
 import shutil
 import sqlite3
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -94,10 +93,9 @@ def main() -> None:
     print("| what | size MB | work s | MB/s | wall s | peak RSS MB |")
     print("|---|---:|---:|---:|---:|---:|")
     for command, path in commands.items():
-        work, megabytes = statistics.median(command.works), units[path] / 1e6
+        (work, wall, peak), megabytes = command.medians(), units[path] / 1e6
         print(
-            f"| {command.name} | {megabytes:,.0f} | {work:.2f} | {megabytes / work:,.0f}"
-            f" | {statistics.median(command.walls):.2f} | {statistics.median(command.peaks):,.0f} |"
+            f"| {command.name} | {megabytes:,.0f} | {work:.2f} | {megabytes / work:,.0f} | {wall:.2f} | {peak:,.0f} |"
         )
         if path is database:
             rows = rows_of(database)

@@ -42,6 +42,35 @@ def cpu_op(name: str, ts: float, dur: float, **args: Any) -> Event:
     return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": 100, "ts": ts, "dur": dur, "args": args}
 
 
+def annotation(name: str, ts: float, dur: float) -> Event:
+    """Return a range that the user annotated on the host."""
+    return cpu_op(name, ts, dur) | {"cat": "user_annotation"}
+
+
+def launch(ts: float, correlation: int, name: str = "hipLaunchKernel") -> Event:
+    """Return the runtime call that launched the work with the same correlation id."""
+    return cpu_op(name, ts, 1, correlation=correlation) | {"cat": "cuda_runtime"}
+
+
+def layers(start_us: float, count: int = 6, spacing: float = 3.0) -> list[Event]:
+    """Return the kernels of some layers that are all alike."""
+    names = ["gemm", "norm", "attention", "gemm", "swiglu"]
+    return [kernel(name, start_us + spacing * n, 2) for n, name in enumerate(names * count)]
+
+
+def training(starts_us: list[float], micro_batches: int = 1, optimizer: int = 1) -> list[Event]:
+    """Return the kernels of steps: per micro batch an embedding, layers and a loss, then the optimizer."""
+    made = []
+    for start in starts_us:
+        for micro in range(micro_batches):
+            at = start + 120 * micro
+            made += [kernel("copy_batch", at, 1), kernel("embedding", at + 2, 1), *layers(at + 5)]
+            made += [kernel("loss", at + 100, 1)]
+        at = start + 120 * micro_batches
+        made += [kernel("adam", at + 2 * n, 1) for n in range(optimizer)]
+    return made
+
+
 def document(events: list[Event], **keys: Any) -> dict[str, Any]:
     """Return a trace document as the profiler writes it."""
     return {"schemaVersion": 1, **keys, "traceEvents": events}

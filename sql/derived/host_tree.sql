@@ -45,14 +45,9 @@ WITH ranges AS (
         END AS role
     FROM raw.python_calls
     WHERE dur_ns >= 0
-),
-threads AS (
-    SELECT pid, tid, row_number() OVER () AS thread
-    FROM (SELECT DISTINCT pid, tid FROM ranges)
 )
-SELECT thread, event_id, role, start_ns, end_ns
+SELECT dense_rank() OVER (ORDER BY pid, tid) AS thread, event_id, role, start_ns, end_ns
 FROM ranges
-JOIN threads ON threads.pid IS NOT DISTINCT FROM ranges.pid AND threads.tid IS NOT DISTINCT FROM ranges.tid
 ORDER BY thread, start_ns, end_ns DESC, event_id;
 
 SELECT

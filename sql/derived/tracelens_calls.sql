@@ -18,14 +18,9 @@ WITH ranges AS (
     FROM raw.runtime_calls
     WHERE dur_ns IS NOT NULL
         AND api IN ('cuda_runtime', 'cuda_driver')
-),
-threads AS (
-    SELECT pid, tid, row_number() OVER () AS thread
-    FROM (SELECT DISTINCT pid, tid FROM ranges)
 )
-SELECT thread, event_id, role, start_ns, end_ns
+SELECT dense_rank() OVER (ORDER BY pid, tid) AS thread, event_id, role, start_ns, end_ns
 FROM ranges
-JOIN threads ON threads.pid IS NOT DISTINCT FROM ranges.pid AND threads.tid IS NOT DISTINCT FROM ranges.tid
 ORDER BY thread, start_ns, event_id;
 
 SELECT run, trace_id, event_id, op_path AS tracelens_path

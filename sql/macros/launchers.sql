@@ -50,35 +50,29 @@ owners AS (
     WHERE NOT communicates
     GROUP BY run, trace_id, launcher
 ),
-direct AS (
-    SELECT
-        run, trace_id, launcher, count(*) AS events,
-        sum(GREATEST(end_ns - GREATEST(start_ns, COALESCE(before_ns, start_ns)), 0)) AS direct_ns
-    FROM (
-        SELECT
-            run, trace_id, launcher, start_ns, end_ns,
-            max(end_ns) OVER (
-                PARTITION BY run, trace_id, launcher ORDER BY start_ns, end_ns
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS before_ns
-        FROM placed
-        WHERE NOT communicates
-    )
-    GROUP BY run, trace_id, launcher
+spans AS (
+    SELECT run, trace_id, launcher, true AS is_direct, start_ns, end_ns
+    FROM placed
+    WHERE NOT communicates
+    UNION ALL
+    SELECT run, trace_id, launcher, false AS is_direct, start_ns, end_ns
+    FROM (SELECT run, trace_id, unnest(path) AS launcher, start_ns, end_ns FROM placed)
+    SEMI JOIN owners USING (run, trace_id, launcher)
 ),
-subtree AS (
+times AS (
+    -- unions: of each span only what lies behind the ends of all before it
     SELECT
-        run, trace_id, launcher,
-        sum(GREATEST(end_ns - GREATEST(start_ns, COALESCE(before_ns, start_ns)), 0)) AS subtree_ns
+        run, trace_id, launcher, count(*) FILTER (is_direct) AS events,
+        sum(length_ns) FILTER (is_direct) AS direct_ns, sum(length_ns) FILTER (NOT is_direct) AS subtree_ns
     FROM (
         SELECT
-            run, trace_id, launcher, start_ns, end_ns,
-            max(end_ns) OVER (
-                PARTITION BY run, trace_id, launcher ORDER BY start_ns, end_ns
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS before_ns
-        FROM (SELECT run, trace_id, unnest(path) AS launcher, start_ns, end_ns FROM placed)
-        SEMI JOIN owners USING (run, trace_id, launcher)
+            run, trace_id, launcher, is_direct,
+            GREATEST(end_ns - GREATEST(start_ns, COALESCE(max(end_ns) OVER before, start_ns)), 0) AS length_ns
+        FROM spans
+        WINDOW before AS (
+            PARTITION BY run, trace_id, launcher, is_direct ORDER BY start_ns, end_ns
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
     )
     GROUP BY run, trace_id, launcher
 ),
@@ -93,6 +87,5 @@ SELECT
     run, collector, rank, part, trace_id, launcher, name AS op, input_dims, input_types, input_strides, concrete_inputs,
     events, direct_ns, subtree_ns
 FROM owners
-JOIN direct USING (run, trace_id, launcher)
-JOIN subtree USING (run, trace_id, launcher)
+JOIN times USING (run, trace_id, launcher)
 LEFT JOIN names USING (run, trace_id, launcher);

@@ -10,7 +10,7 @@ import pytest
 
 from tests import oracle
 from tests.conftest import ROOT
-from tests.tracegen import cpu_op, ingest_files, kernel
+from tests.tracegen import cpu_op, ingest_files, kernel, launch
 from traceanalyzer.engine import library
 
 SAMPLES = ROOT / "sample_traces"
@@ -217,10 +217,6 @@ def test_hooks_and_recomputed_layers_of_a_real_training(real, shared, tmp_path):
 # -- links ------------------------------------------------------------------------------------------------------------
 
 
-def call(name, ts, correlation, **args):
-    return cpu_op(name, ts, 1, correlation=correlation, **args) | {"cat": "cuda_runtime"}
-
-
 def linked(number, ts):
     return kernel(f"k{number}", ts, 1, args={"correlation": number})
 
@@ -228,8 +224,8 @@ def linked(number, ts):
 def test_the_launch_may_be_on_another_thread_or_missing(store_of):
     events = [
         cpu_op("aten::mm", 0, 10),
-        call("hipLaunchKernel", 1, 1),
-        call("hipLaunchKernel", 2, 2) | {"tid": 999},
+        launch(1, 1),
+        launch(2, 2) | {"tid": 999},
         *(linked(n, 20 + n) for n in (1, 2, 3, 0, -1)),
     ]
     rows = store_of(events).sql("SELECT name, is_linked, op_event_id FROM gpu_events ORDER BY name")
@@ -247,17 +243,17 @@ def test_the_annotation_of_the_optimizer_and_a_checkpoint_give_the_phase(store_o
     events = [
         cpu_op("Optimizer.step#Adam.step", 0, 10) | {"cat": "user_annotation"},
         cpu_op("aten::mul_", 1, 3),
-        call("hipLaunchKernel", 2, 1),
+        launch(2, 1),
         cpu_op(f"{node}CheckpointFunctionBackward", 20, 40),
         cpu_op("CheckpointFunctionBackward", 21, 38),
         cpu_op("aten::mm", 22, 5),
-        call("hipLaunchKernel", 23, 2),
+        launch(23, 2),
         cpu_op(f"{node}MmBackward0", 40, 10),
         cpu_op("aten::mm", 41, 5),
-        call("hipLaunchKernel", 42, 3),
+        launch(42, 3),
         cpu_op("aten::mm", 70, 5),
-        call("hipLaunchKernel", 71, 4),
-        call("hipLaunchKernel", 80, 5),
+        launch(71, 4),
+        launch(80, 5),
         *(linked(n, 100 + 2 * n) for n in (1, 2, 3, 4, 5)),
     ]
     rows = store_of(events).sql("SELECT name, phase, recompute_signal AS signal FROM kernel_owners ORDER BY name")
@@ -271,7 +267,7 @@ def test_the_annotation_of_the_optimizer_and_a_checkpoint_give_the_phase(store_o
 
 
 def test_what_is_around_costs_nothing_where_nobody_asks(store_of):
-    found = store_of([cpu_op("aten::mm", 0, 4), call("hipLaunchKernel", 1, 1), linked(1, 20)])
+    found = store_of([cpu_op("aten::mm", 0, 4), launch(1, 1), linked(1, 20)])
     found.named("timeline")
     found.named("kernel_summary")
     assert not list(found.root.rglob("derived/host_tree*"))

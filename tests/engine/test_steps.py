@@ -1,35 +1,19 @@
-"""Steps: the ways in which they are found, and the timeline by step against a slow union per step."""
+"""Steps: the ways in which they are found, on drawn traces, the samples and a real training."""
 
 from __future__ import annotations
 
-import bisect
 import json
 import shutil
 import sqlite3
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.conftest import ROOT
-from tests.oracle import GpuEvent, timeline
-from tests.tracegen import cpu_op, ingest_events, ingest_files, kernel
-from traceanalyzer.engine import library
-from traceanalyzer.engine.session import Session
-from traceanalyzer.engine.views import Views
+from tests.tracegen import annotation, ingest_files, kernel, launch, layers, training
 from traceanalyzer.store.store import Store
 
 SAMPLES = ROOT / "sample_traces"
 TRUTH = json.loads((SAMPLES / "truth.json").read_text())
-PARTS = ["window_ns", "computation_ns", "exposed_communication_ns", "memcpy_ns", "exposed_memcpy_ns", "idle_ns"]
-
-
-def annotation(name, ts, dur):
-    return cpu_op(name, ts, dur) | {"cat": "user_annotation"}
-
-
-def launch(ts, correlation):
-    return cpu_op("hipLaunchKernel", ts, 1, correlation=correlation) | {"cat": "cuda_runtime"}
 
 
 def steps_of(ingested, where="true"):
@@ -68,25 +52,7 @@ def test_the_whole_trace_is_one_step_from_first_start_to_last_end(store_of):
     assert steps_of(found) == [(0, 5000, 12000, "whole trace")]
 
 
-# -- kernels that mark steps ----------------------------------------------------------------------------------------
-
-
-def layers(start_us, count=6, spacing=3.0):
-    names = ["gemm", "norm", "attention", "gemm", "swiglu"]
-    return [kernel(name, start_us + spacing * n, 2) for n, name in enumerate(names * count)]
-
-
-def training(starts_us, micro_batches=1, optimizer=1):
-    """Return the kernels of steps: per micro batch an embedding, layers and a loss, then the optimizer."""
-    made = []
-    for start in starts_us:
-        for micro in range(micro_batches):
-            at = start + 120 * micro
-            made += [kernel("copy_batch", at, 1), kernel("embedding", at + 2, 1), *layers(at + 5)]
-            made += [kernel("loss", at + 100, 1)]
-        at = start + 120 * micro_batches
-        made += [kernel("adam", at + 2 * n, 1) for n in range(optimizer)]
-    return made
+# -- kernels that mark steps ------------------------------------------------------------------------------------------
 
 
 def found_starts(found, device=0):
@@ -189,16 +155,6 @@ def test_many_steps_behind_a_long_warm_up_take_no_time_that_grows_with_both(stor
     assert len(found_starts(store_of([*warm_up, *wide(starts)]))) == 100
 
 
-def test_steps_that_begin_together_are_told_apart_alike_everywhere(store_of):
-    events = [annotation("ProfilerStep#0", 0, 100), annotation("ProfilerStep#1", 0, 50)]
-    for number, (ts, launched) in enumerate([(110, 5), (120, 70)], 1):
-        events += [kernel("gemm", ts, 5, args={"correlation": number}), launch(launched, number)]
-    found = store_of(events)
-    rows = found.sql("SELECT launch_step AS step, count(*) AS n FROM gpu_events GROUP BY ALL ORDER BY ALL")
-    by_query = {row["step"]: row["busy_ns"] // 5000 for row in found.named("timeline", by="step", step_rule="launch")}
-    assert {row["step"]: row["n"] for row in rows} == {step: n for step, n in by_query.items() if n}
-
-
 def test_work_without_a_period_has_no_steps(store_of):
     names = ["a", "b", "a", "c", "c", "a", "d", "b", "b", "b", "e", "a", "f", "a", "c", "d", "d", "g", "a", "b", "h"]
     times = [n * n for n in range(len(names))]
@@ -263,95 +219,13 @@ def test_a_pattern_that_is_no_regular_expression(cli, tmp_path, store_of):
     assert "missing )" in ran.err
 
 
-# -- the timeline by step -------------------------------------------------------------------------------------------
-
-works = st.tuples(
-    st.sampled_from(["gemm", "ncclDevKernel_Generic(x)", "__amd_rocclr_copyBuffer"]),
-    st.integers(0, 300),
-    st.integers(0, 60),
-    st.integers(0, 1),
-    st.integers(0, 320),
-)
+def test_steps_of_chosen_devices(store_of):
+    events = training([0, 200]) + [event | {"args": event["args"] | {"device": 1}} for event in training([50, 250])]
+    result = store_of(events).session(devices=(1,)).sql("SELECT DISTINCT device FROM steps")
+    assert [row for batch in result.batches() for row in batch] == [(1,)]
 
 
-def kernels(drawn):
-    return [
-        kernel(name, start / 1000, dur / 1000, device=device, args={"correlation": n})
-        for n, (name, start, dur, device, _) in enumerate(drawn, 1)
-    ]
-
-
-def as_events(drawn):
-    classes = {"gemm": "computation", "ncclDevKernel_Generic(x)": "communication"}
-    return [
-        (GpuEvent(0, "kernel", name, device, 0, start, dur, None, classes.get(name, "memcpy")), launched)
-        for name, start, dur, device, launched in drawn
-    ]
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(works, min_size=1, max_size=20), st.lists(st.integers(-20, 340), min_size=1, max_size=5, unique=True))
-def test_execution_steps_add_up_and_equal_a_union_of_clipped_events(tmp_path_factory, drawn, cuts):
-    folder = tmp_path_factory.mktemp("steps")
-    marks = [annotation(f"ProfilerStep#{n}", cut / 1000, 0.001) for n, cut in enumerate(sorted(cuts))]
-    found = ingest_events(kernels(drawn) + marks, folder / "store", folder / "t.json")
-    rows = found.named("timeline", by="step")
-    for whole in found.named("timeline"):
-        own = [row for row in rows if row["device"] == whole["device"]]
-        assert {name: sum(row[name] for row in own) for name in PARTS} == {name: whole[name] for name in PARTS}
-        assert [row["step"] for row in own if row["step"] is not None] == list(range(len(cuts)))
-    edges = [-(10**6), *sorted(cuts), 10**6]
-    for row in rows:
-        number = 0 if row["step"] is None else row["step"] + 1
-        low, high = edges[number], edges[number + 1]
-        pieces = [
-            (max(e.start_ns, low), min(e.start_ns + e.dur_ns, high), e.cls)
-            for e, _ in as_events(drawn)
-            if e.device == row["device"] and e.start_ns < high and e.start_ns + e.dur_ns > low
-        ]
-        assert row["computation_ns"] == union(pieces, "computation")
-        assert row["communication_ns"] == union(pieces, "communication")
-        assert row["busy_ns"] == union(pieces)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(works, min_size=1, max_size=20), st.lists(st.integers(0, 300), min_size=1, max_size=4, unique=True))
-def test_launch_steps_equal_the_timeline_of_their_events(tmp_path_factory, drawn, cuts):
-    folder = tmp_path_factory.mktemp("steps")
-    starts = sorted(cuts)
-    marks = [
-        annotation(f"ProfilerStep#{n}", start / 1000, (end - start) / 1000)
-        for n, (start, end) in enumerate(zip(starts, [*starts[1:], 310], strict=True))
-    ]
-    calls = [launch(launched / 1000, n) for n, (*_, launched) in enumerate(drawn, 1)]
-    found = ingest_events(kernels(drawn) + marks + calls, folder / "store", folder / "t.json")
-    groups: dict[tuple[int, int | None], list[GpuEvent]] = {}
-    for event, launched in as_events(drawn):
-        step = bisect.bisect_right(starts, launched) - 1
-        groups.setdefault((event.device, step if step >= 0 and launched < 310 else None), []).append(event)
-    rows = {(row["device"], row["step"]): row for row in found.named("timeline", by="step", step_rule="launch")}
-    assert groups.keys() <= rows.keys()
-    for key, row in rows.items():
-        expected = timeline(groups[key])[key[0]] if key in groups else None
-        assert [row[name] for name in PARTS] == [getattr(expected, name, 0) for name in PARTS]
-
-
-def union(pieces, kind=None):
-    covered = set()
-    for low, high, of in pieces:
-        if kind in (None, of):
-            covered |= set(range(low, high))
-    return len(covered)
-
-
-def test_two_ways_of_counting_are_not_mixed(shared, store_of):
-    """What the public example asks for: 4 steps, one without work, and kernels that run two steps late."""
-    found = store_of(shared / "examples/18-step-collapse-late-kernels.json")
-    busy = {
-        rule: [row["busy_ns"] for row in found.named("timeline", by="step", step_rule=rule) if row["step"] is not None]
-        for rule in ("launch", "execution")
-    }
-    assert busy == {"launch": [20_000, 0, 40_000, 30_000], "execution": [20_000, 0, 0, 70_000]}
+# -- the samples and a real training ----------------------------------------------------------------------------------
 
 
 def test_a_real_training_run_of_fifty_steps(shared, tmp_path):
@@ -371,98 +245,6 @@ def test_a_real_training_run_of_fifty_steps(shared, tmp_path):
     alike = sum(row["events"] for row in counts if row["different"] == 1)
     assert alike > 0.75 * sum(row["events"] for row in counts)
     assert found.sql("SELECT median(dur_ns) AS usual FROM steps")[0]["usual"] < 45_000_000
-
-
-# -- derived tables that only some answers need --------------------------------------------------------------------
-
-
-def test_what_no_answer_needs_is_not_made(store_of):
-    found = store_of(training([0, 200]))
-    session = found.session()
-
-    def made():
-        return {path.name.split("-")[0] for path in found.root.rglob("derived/*.parquet")}
-
-    session.named(library.named_query("timeline"), {})
-    session.sql("SELECT count(*), sum(dur_ns * 2) FROM gpu_events").batches()
-    assert made() == {"kernel_names", "gpu_corrections"}
-    found.session().sql("SELECT launch_step FROM kernels")
-    assert made() == {"kernel_names", "gpu_corrections", "steps", "gpu_launches", "gpu_steps"}
-
-
-def test_a_session_gets_what_it_did_not_need_before(store_of):
-    session = store_of(training([0, 200])).session()
-    for parameters, rows in (({}, 1), ({"by": "step"}, 2), ({}, 1)):
-        result = session.named(library.named_query("timeline"), parameters)
-        assert sum(len(batch) for batch in result.batches()) == rows
-    assert [
-        row
-        for batch in session.sql("SELECT DISTINCT execution_step FROM gpu_events ORDER BY 1").batches()
-        for row in batch
-    ] == [
-        (0,),
-        (1,),
-    ]
-
-
-ASKING = [
-    "SELECT DISTINCT ON (stream) * FROM gpu_events",
-    "WITH a AS (SELECT 1 AS x) FROM gpu_events LIMIT 1",
-    "SELECT NULL AS x WHERE false UNION ALL BY NAME FROM gpu_events",
-    "SELECT e FROM gpu_events e",
-    "SELECT unnest(e) FROM kernels e",
-    "SELECT COLUMNS('.*_step') FROM gpu_events",
-    'SELECT "Launch_Step" FROM gpu_events',
-    "SELECT max(e'\\''), count(launch_step) AS n, max('') FROM gpu_events",
-    "SELECT count(launch_step), (SELECT count(*) FROM queries.timeline) FROM gpu_events",
-    "SELECT count(runtime_event_id), (SELECT count(*) FROM queries.timeline) FROM kernels",
-    "SELECT (SELECT count(*) FROM steps), count(*) FROM queries.timeline",
-]
-
-
-@pytest.mark.parametrize("text", ASKING)
-def test_sql_of_users_gets_every_column_it_asks_for(store_of, text, monkeypatch):
-    events = training([0, 200])
-    for number, event in enumerate(events, 1):
-        event["args"]["correlation"] = number
-    found = store_of(events + [launch(event["ts"] - 5, event["args"]["correlation"]) for event in events])
-    got = found.sql(text)
-    monkeypatch.setattr(Views, "_is_read", lambda *_, **__: True)
-    monkeypatch.setattr(library.SqlFile, "unused", lambda *_: set())
-    assert got == found.sql(text)
-    assert any(value not in (None, 0) for row in got for value in row.values())
-
-
-def test_a_users_query_as_a_view(store_of, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "last_step.sql").write_text(
-        "-- last_step: the last step.\n--\n-- One row.\n--\n-- Example: x\n-- Columns:\n--   m (number): it\n"
-        "SELECT max(COLUMNS('execution.*')) AS m FROM gpu_events\n"
-    )
-    found = store_of(training([0, 200]))
-    session = Session(Store(found.root), queries=tmp_path / "mine")
-    for text in (
-        "SELECT m FROM queries.last_step",
-        "SELECT m, (SELECT count(*) FROM queries.timeline) FROM queries.last_step",
-    ):
-        [rows] = session.sql(text).batches()
-        assert rows[0][0] == 1
-
-
-def test_steps_of_chosen_devices(store_of):
-    events = training([0, 200]) + [event | {"args": event["args"] | {"device": 1}} for event in training([50, 250])]
-    result = store_of(events).session(devices=(1,)).sql("SELECT DISTINCT device FROM steps")
-    assert [row for batch in result.batches() for row in batch] == [(1,)]
-
-
-@pytest.mark.parametrize("name", sorted(library.load("queries")))
-def test_no_answer_depends_on_what_was_not_made(store_of, name, monkeypatch):
-    events = [*training([0, 200]), launch(0, 1), annotation("x", 0, 1), kernel("ncclDevKernel", 50, 10)]
-    found = store_of(events)
-    expected = found.named(name)
-    monkeypatch.setattr(Views, "_is_read", lambda *_, **__: True)
-    monkeypatch.setattr(library.SqlFile, "unused", lambda *_: set())
-    assert found.named(name) == expected
 
 
 def test_every_trace_of_the_samples_has_the_steps_of_the_truth(tmp_path):

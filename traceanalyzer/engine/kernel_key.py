@@ -20,6 +20,7 @@ _SUFFIX: Final = re.compile(
     r"(?:\s*\[clone [^\]]*\]|\s*\(\.kd\)|\.kd|\.(?:isra|part|constprop|cold|llvm)(?:\.\d+)*)\s*\Z"
 )
 """What compilers and loaders put behind a symbol."""
+_LONGEST_SUFFIX: Final = 200
 _IS_COPY: Final = re.compile(r"(?:Memcpy|Memset)\b")
 """Names that the PyTorch profiler made; what is in their parentheses tells them apart."""
 _OPERATOR: Final = re.compile(r"\boperator\s*(?:\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[-+*/%^&|~!=<>]=?|&&|\|\||\+\+|--)?")
@@ -28,6 +29,7 @@ _QUALIFIED: Final = re.compile(r"(?:\s*(?:const|volatile|noexcept|&&?))*\s*(?=::
 _CUT: Final = re.compile(r"\((?!anonymous namespace\))")
 """Where rocm_trace_lite cuts."""
 _NAME_BEFORE: Final = re.compile(r"[A-Za-z_]\w*\Z")
+_LONGEST_NAME: Final = 1000
 _LITERALS: Final = (
     (re.compile(r"\(bool\)([01])\b"), lambda match: ("false", "true")[int(match.group(1))]),
     (re.compile(r"\((?:un)?(?:signed )?(?:char|short|int|long|long long)\)(?=-?\d)"), ""),
@@ -79,8 +81,8 @@ def table(names: Iterable[str | None]) -> pa.Table:
 
 def _without_suffixes(name: str) -> str:
     text = " ".join(name.split())
-    while (shorter := _SUFFIX.sub("", text)) != text and shorter:
-        text = shorter
+    while (suffix := _SUFFIX.search(text, max(len(text) - _LONGEST_SUFFIX, 0))) and suffix.start():
+        text = text[: suffix.start()]
     return text
 
 
@@ -137,7 +139,7 @@ def _closing(text: str, at: int) -> int:
 
 def _opens_arguments(text: str, at: int) -> bool:
     """Say whether a `<` inside of parentheses opens template arguments: it then follows a name; else it compares."""
-    return bool(_NAME_BEFORE.search(text[:at]))
+    return bool(_NAME_BEFORE.search(text[max(at - _LONGEST_NAME, 0) : at]))
 
 
 def _operator_at(text: str, at: int) -> str:

@@ -80,49 +80,51 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-@cache
-def op_family_macro() -> str:
-    """Return the SQL that makes the macro `op_family(op)`, by the rules of `sql/rules/op_families.csv`.
-
-    Patterns are tried in order, and mind upper and lower case; the family of NULL is 'launch_not_recorded'.
-    """
-    with (sql_folder() / "rules" / "op_families.csv").open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: float(row["order"]))
-    cases = ["WHEN op IS NULL THEN 'launch_not_recorded'"]
-    for row in rows:
-        unless = f" AND NOT regexp_matches(op, {quoted(row['unless'])})" if row["unless"] else ""
-        cases.append(f"WHEN regexp_matches(op, {quoted(row['pattern'])}){unless} THEN {quoted(row['family'])}")
-    return f"CREATE OR REPLACE MACRO op_family(op) AS CASE {' '.join(cases)} ELSE 'other' END"
+def _ordered(name: str) -> list[dict[str, str]]:
+    """Return the rows of a built-in rule file by their order."""
+    with (sql_folder() / "rules" / name).open(newline="", encoding="utf-8") as file:
+        return sorted(csv.DictReader(file), key=lambda row: float(row["order"]))
 
 
 @cache
-def context_rule_macros() -> list[str]:
-    """Return the SQL that makes the macros of the rules in `sql/rules/context_rules.csv`.
+def operator_macros() -> dict[str, str]:
+    """Return the SQL that makes the macros of the rules on operators, by the macros' names.
 
-    `context_rule(category, subcategory, op, node, annotation, is_in_node)` is the id of the first rule that fits, NULL
-    when none does; `context_stage(id)`, `context_phase(id)` and `context_confidence(id)` are what it says. A category
-    must be equal, the other columns are patterns, and what a rule leaves empty it does not ask for; '^$' asks that
-    there is none.
+    `op_family(op)` by `sql/rules/op_families.csv`: patterns mind upper and lower case; the family of NULL is
+    'launch_not_recorded'.
+    `context_rule(category, subcategory, op, node, annotation, is_in_node)` by `sql/rules/context_rules.csv`: the id of
+    the first rule that fits, NULL when none does. A category must be equal, the other columns are patterns, and what a
+    rule leaves empty it does not ask for; '^$' asks that there is none.
+    `context_stage(id)`, `context_phase(id)` and `context_confidence(id)` are what the rule says.
     """
-    with (sql_folder() / "rules" / "context_rules.csv").open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: float(row["order"]))
-    cases = []
-    for row in rows:
-        conditions = [f"category = {quoted(row['category'])}"] if row["category"] else []
-        conditions += [
-            f"regexp_matches(COALESCE({column}, ''), {quoted(row[column])})"
-            for column in ("subcategory", "op", "node", "annotation")
-            if row[column]
-        ]
-        if row["place"]:
-            conditions.append(f"is_in_node = {str(row['place'] == 'node').lower()}")
-        cases.append(f"WHEN {' AND '.join(conditions)} THEN {quoted(row['id'])}")
-    arguments = "category, subcategory, op, node, annotation, is_in_node"
-    macros = [f"CREATE OR REPLACE MACRO context_rule({arguments}) AS CASE {' '.join(cases)} END"]
+    families = " ".join(f"WHEN {_fits_family(row)} THEN {quoted(row['family'])}" for row in _ordered("op_families.csv"))
+    contexts = _ordered("context_rules.csv")
+    fits = " ".join(f"WHEN {_fits_context(row)} THEN {quoted(row['id'])}" for row in contexts)
+    bodies = {
+        "op_family(op)": f"CASE WHEN op IS NULL THEN 'launch_not_recorded' {families} ELSE 'other' END",
+        "context_rule(category, subcategory, op, node, annotation, is_in_node)": f"CASE {fits} END",
+    }
     for column in ("stage", "phase", "confidence"):
-        said = " ".join(f"WHEN {quoted(row['id'])} THEN {quoted(row[column])}" for row in rows)
-        macros.append(f"CREATE OR REPLACE MACRO context_{column}(id) AS CASE id {said} END")
-    return macros
+        said = " ".join(f"WHEN {quoted(row['id'])} THEN {quoted(row[column])}" for row in contexts)
+        bodies[f"context_{column}(id)"] = f"CASE id {said} END"
+    return {call.partition("(")[0]: f"CREATE OR REPLACE MACRO {call} AS {body}" for call, body in bodies.items()}
+
+
+def _fits_family(row: dict[str, str]) -> str:
+    unless = f" AND NOT regexp_matches(op, {quoted(row['unless'])})" if row["unless"] else ""
+    return f"regexp_matches(op, {quoted(row['pattern'])}){unless}"
+
+
+def _fits_context(row: dict[str, str]) -> str:
+    conditions = [f"category = {quoted(row['category'])}"] if row["category"] else []
+    conditions += [
+        f"regexp_matches(COALESCE({column}, ''), {quoted(row[column])})"
+        for column in ("subcategory", "op", "node", "annotation")
+        if row[column]
+    ]
+    if row["place"]:
+        conditions.append(f"is_in_node = {str(row['place'] == 'node').lower()}")
+    return " AND ".join(conditions)
 
 
 @cache

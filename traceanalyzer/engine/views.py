@@ -18,7 +18,7 @@ from traceanalyzer.engine import library
 from traceanalyzer.engine.asked import asks_for
 from traceanalyzer.engine.derived import DerivedTables, reading
 from traceanalyzer.engine.result import query_error
-from traceanalyzer.engine.rules import context_rule_macros, op_family_macro
+from traceanalyzer.engine.rules import operator_macros
 from traceanalyzer.errors import InputError, UsageError
 from traceanalyzer.store.store import StoredTrace
 
@@ -68,18 +68,13 @@ class Views:
     check: Callable[[library.SqlFile], object]
     """Raises an error for a query that does more than read; called before a query becomes a view."""
     _bodies: dict[str, str] = field(init=False)
-    _rule_macros: dict[str, str] = field(init=False)
-    """Macros that are made of rules, by name."""
     _uses: dict[str, set[str]] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._bodies = {name: view.body for name, view in library.load("views").items()}
         self._bodies |= {name: macro.body for name, macro in library.load("macros").items() if macro.is_table_macro}
-        self._rule_macros = {
-            re.split(r"[ (]", macro)[4]: macro for macro in (op_family_macro(), *context_rule_macros())
-        }
-        self._bodies |= self._rule_macros
+        self._bodies |= operator_macros()
         for name, query in self.queries.items():
             if name not in self._bodies:  # a view of that name would be hidden from all views beside it
                 self._bodies[f"queries.{name}"] = query.with_defaults()
@@ -105,17 +100,16 @@ class Views:
         for table in schema.STORED:
             if f"raw.{table}" in used:
                 self._stored(f"raw.{table}", self._raw(table))
-        bodies = [
-            (text, frozenset(unused), is_reviewed),
-            *(self._body(name) for name in order if name not in _HANDED_ON),
-        ]
+        bodies = [(text, frozenset(unused), is_reviewed)]
+        bodies += [self._body(name) for name in order if name not in _HANDED_ON]
+        mentioned = names_in(text).union(*map(self._used_by, order))
         for name, file in library.load("derived").items():
             if f"derived.{name}" in used and self._is_read(file, bodies):
                 self._derived(name)
-            else:
+            elif f"derived.{name}" in mentioned:
                 self._placeholder(file)
         for macro in library.load("macros").values():
-            if macro.is_table_macro and macro.name not in order:
+            if macro.is_table_macro and macro.name in mentioned and macro.name not in order:
                 self._placeholder(macro)
         for name in order:
             self._view(name)
@@ -187,7 +181,7 @@ class Views:
 
     def _once(self, name: str, body: str) -> None:
         if name not in self._made:
-            is_macro = name in self._rule_macros or name in library.load("macros")
+            is_macro = name in operator_macros() or name in library.load("macros")
             self.connection.execute(body if is_macro else f"CREATE OR REPLACE VIEW {name} AS {body}")
             self._made.add(name)
 
