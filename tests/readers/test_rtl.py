@@ -286,6 +286,30 @@ def test_bytes_that_are_not_utf8_and_values_of_other_types(tmp_path):
     assert rows[1]["signal"] == "hwq\ufffd"
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_args_hold_what_has_no_column(tmp_path, alike):
+    """Most rows are alike in it and share a text; where they are not, every row gets its own."""
+    signals = ["hwq=0x7f wg=256,1,1 grid=1000,2,1", None, 'a "quoted"\none']
+    rows = [
+        (n if not alike else 0, 4096 + (n % 2 if alike else n), signals[n % 3], None if n % 5 == 0 else n % 2)
+        for n in range(200)
+    ]
+    path = database(
+        tmp_path / "trace_77.db",
+        [op("k", 100 * n, 100 * n + 50, queue=queue, signal=signal) for n, (_, queue, signal, _) in enumerate(rows)],
+        columns=", roctxId INTEGER DEFAULT 0",
+    )
+    with sqlite3.connect(path) as connection:
+        for n, (sequence, _, _, roctx) in enumerate(rows, 1):
+            connection.execute("UPDATE rocpd_op SET sequenceId = ?, roctxId = ? WHERE id = ?", (sequence, roctx, n))
+    connection.close()
+    found = ingest_files([path], tmp_path / "store").sql("SELECT args FROM gpu_events ORDER BY event_id")
+    assert [json.loads(row["args"]) for row in found] == [
+        {"queueId": queue, "completionSignal": signal or "", "sequenceId": sequence, "roctxId": roctx or 0}
+        for sequence, queue, signal, roctx in rows
+    ]
+
+
 def test_a_damaged_page_costs_its_rows_only(tmp_path):
     path = rocm_trace_lite.write(tmp_path, 0, RTL_FULL, 2)
     data = bytearray(path.read_bytes())
